@@ -1,0 +1,61 @@
+/*
+ * Cluster: nodes of one device kind, their links, and how a group of ranks lies on them.
+ *
+ * Ranks are numbered node by node. A scale-up domain is a set of GPUs joined by NVLink, xGMI, HCCS or UB; it may
+ * span nodes (GB200 NVL72, CloudMatrix 384).
+ */
+#pragma once
+
+#include "hw/device.h"
+
+typedef struct Cluster {
+    Device *device;
+    int64_t n_nodes, gpus_per_node;
+    int64_t n_ranks;           /* n_nodes x gpus_per_node */
+    int64_t domain_gpus;       /* GPUs of one scale-up domain */
+    double scale_up_bytes_per_s;  /* per GPU, one direction, datasheet */
+    double scale_out_bytes_per_s; /* per GPU, one direction (its NIC rail), datasheet */
+} Cluster;
+
+/* The members of a collective: n_ranks, of which per_domain share each scale-up domain. */
+typedef struct CollGroup {
+    int64_t n_ranks;
+    int64_t per_domain;
+} CollGroup;
+
+typedef enum CollKind {
+#define COLL(id, name) COLL_##id,
+#include "hw/coll.def"
+#undef COLL
+    N_COLLS
+} CollKind;
+
+/*
+ * A cluster of a preset or a descriptor file. gpus_per_node 0 takes the preset's. Errors name the preset.
+ */
+Cluster *cluster_load(const char *preset_or_path, int64_t n_nodes, int64_t gpus_per_node, GError **error);
+void cluster_free(Cluster *cluster);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Cluster, cluster_free)
+
+/*
+ * Geometry of the group {first + i * stride, 0 <= i < n_ranks}: how many of them share a scale-up domain (the
+ * largest number, if domains hold different numbers).
+ */
+CollGroup cluster_group(const Cluster *cluster, int64_t first, int64_t stride, int64_t n_ranks);
+
+/* Name of a collective ("all_gather"). */
+const char *coll_name(CollKind kind);
+
+/*
+ * Duration of a collective alone on the network, kernel launch included, host cost not. bytes = the whole tensor per
+ * rank: all-gather output, reduce-scatter input, all-reduce buffer, all-to-all send side (the part kept included),
+ * send_recv message. Groups of one rank take no time.
+ */
+SimTime coll_ns(const Cluster *cluster, CollKind kind, const CollGroup *group, int64_t bytes, Evidence *ret_evidence);
+
+/*
+ * All-to-all with unequal parts, from the busiest rank's point of view: bytes sent (or received, whichever is more) to
+ * other ranks inside the scale-up domain and outside it, and bytes that stay on the rank.
+ */
+SimTime coll_all_to_all_ns(const Cluster *cluster, const CollGroup *group, int64_t domain_bytes, int64_t outside_bytes,
+                           int64_t self_bytes, Evidence *ret_evidence);

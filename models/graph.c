@@ -1,0 +1,155 @@
+#include "models/graph.h"
+
+#include <string.h>
+
+#include "models/op.h"
+#include "sim/base/quantity.h"
+
+Graph *graph_new(Dtype compute)
+{
+    Graph *graph = g_new0(Graph, 1);
+    graph->ops = g_array_new(FALSE, TRUE, sizeof(Op));
+    graph->tensors = g_array_new(FALSE, TRUE, sizeof(GraphTensor));
+    graph->params = g_array_new(FALSE, TRUE, sizeof(GraphParam));
+    graph->inputs = g_array_new(FALSE, TRUE, sizeof(int));
+    graph->outputs = g_array_new(FALSE, TRUE, sizeof(int));
+    graph->attrs = g_ptr_array_new_with_free_func(g_free);
+    graph->compute = compute;
+    graph->ep_size = 1;
+    return graph;
+}
+
+void graph_free(Graph *graph)
+{
+    if (graph == NULL) {
+        return;
+    }
+    g_array_unref(graph->ops);
+    g_array_unref(graph->tensors);
+    g_array_unref(graph->params);
+    g_array_unref(graph->inputs);
+    g_array_unref(graph->outputs);
+    g_ptr_array_unref(graph->attrs);
+    g_free(graph);
+}
+
+int graph_add_tensor(Graph *graph, const char *name, RowSpace rows, int64_t width, Dtype dtype)
+{
+    GraphTensor tensor = {
+        .rows = rows, .width = width, .dtype = dtype, .tag = MEM_ACTIVATIONS, .producer = -1};
+    g_assert(width > 0);
+    g_strlcpy(tensor.name, name, sizeof tensor.name);
+    g_array_append_val(graph->tensors, tensor);
+    return (int)graph->tensors->len - 1;
+}
+
+int graph_add_input(Graph *graph, const char *name, RowSpace rows, int64_t width, Dtype dtype, gboolean needs_grad)
+{
+    int idx = graph_add_tensor(graph, name, rows, width, dtype);
+    graph_tensor(graph, idx)->needs_grad = needs_grad;
+    g_array_append_val(graph->inputs, idx);
+    return idx;
+}
+
+int graph_add_param(Graph *graph, const char *name, ParamRole role, int64_t d0, int64_t d1, int64_t d2)
+{
+    GraphParam param = {.dims = {d0, d1, d2}, .split = PARAM_DENSE, .role = role, .op = -1};
+    g_assert(d0 > 0 && (d1 > 0 || d2 == 0));
+    param.n_dims = d2 > 0 ? 3 : d1 > 0 ? 2 : 1;
+    param.trainable = !graph->freeze_base && role != PARAM_BUFFER;
+    g_strlcpy(param.name, name, sizeof param.name);
+    g_array_append_val(graph->params, param);
+    return (int)graph->params->len - 1;
+}
+
+void graph_add_output(Graph *graph, int tensor)
+{
+    g_array_append_val(graph->outputs, tensor);
+}
+
+/* Whether a gradient reaches the outputs of an operator through any of its inputs or parameters. */
+static gboolean op_is_upstream(const Graph *graph, const Op *op, const OpClass *class)
+{
+    for (int i = 0; i < op->n_params; i++) {
+        if (op->params[i] >= 0 && graph_param(graph, op->params[i])->trainable) {
+            return TRUE;
+        }
+    }
+    for (int i = 0; i < op->n_inputs; i++) {
+        gboolean flows = op->inputs[i] >= 0 && !(class->no_grad_inputs >> i & 1u);
+        if (flows && graph_tensor(graph, op->inputs[i])->needs_grad) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+void graph_finish(Graph *graph)
+{
+    for (int o = 0; o < graph_n_ops(graph); o++) {
+        Op *op = graph_op(graph, o);
+        const OpClass *class = op_class(op->kind);
+        gboolean upstream = op_is_upstream(graph, op, class);
+        for (int i = 0; i < op->n_inputs; i++) {
+            if (op->inputs[i] >= 0) {
+                graph_tensor(graph, op->inputs[i])->n_consumers++;
+            }
+        }
+        for (int i = 0; i < op->n_outputs; i++) {
+            GraphTensor *tensor = graph_tensor(graph, op->outputs[i]);
+            tensor->producer = o;
+            tensor->needs_grad = upstream && !(class->no_grad_outputs >> i & 1u);
+        }
+        for (int i = 0; i < op->n_params; i++) {
+            if (op->params[i] >= 0) {
+                graph_param(graph, op->params[i])->op = o;
+            }
+        }
+    }
+}
+
+GraphTensor *graph_tensor(const Graph *graph, int idx)
+{
+    g_assert(idx >= 0 && (guint)idx < graph->tensors->len);
+    return &g_array_index(graph->tensors, GraphTensor, idx);
+}
+
+GraphParam *graph_param(const Graph *graph, int idx)
+{
+    g_assert(idx >= 0 && (guint)idx < graph->params->len);
+    return &g_array_index(graph->params, GraphParam, idx);
+}
+
+Op *graph_op(const Graph *graph, int idx)
+{
+    g_assert(idx >= 0 && (guint)idx < graph->ops->len);
+    return &g_array_index(graph->ops, Op, idx);
+}
+
+int graph_n_ops(const Graph *graph)
+{
+    return (int)graph->ops->len;
+}
+
+int64_t graph_param_numel(const GraphParam *param)
+{
+    int64_t n = 1;
+    for (int i = 0; i < param->n_dims; i++) {
+        gboolean fits = quantity_mul(n, param->dims[i], &n);
+        g_assert(fits);
+    }
+    return n;
+}
+
+int64_t graph_tensor_numel(const GraphTensor *tensor, const RowCounts *rows)
+{
+    int64_t n;
+    gboolean fits = quantity_mul(rows->rows[tensor->rows], tensor->width, &n);
+    g_assert(fits);
+    return n;
+}
+
+int64_t graph_tensor_bytes(const GraphTensor *tensor, const RowCounts *rows)
+{
+    return dtype_bytes(tensor->dtype, graph_tensor_numel(tensor, rows));
+}

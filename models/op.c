@@ -1,0 +1,205 @@
+#include "models/op.h"
+
+#include <string.h>
+
+#include "sim/base/quantity.h"
+
+#define OP(id, title) extern const OpClass op_##id;
+#include "models/ops.def"
+#undef OP
+
+static const OpClass *const op_classes[N_OPS] = {
+#define OP(id, title) [OP_##id] = &op_##id,
+#include "models/ops.def"
+#undef OP
+};
+
+const OpClass *op_class(OpKind kind)
+{
+    g_assert(kind < N_OPS);
+    return op_classes[kind];
+}
+
+gboolean op_kind_from_id(const char *id, OpKind *ret_kind)
+{
+    for (int i = 0; i < N_OPS; i++) {
+        if (strcmp(op_classes[i]->id, id) == 0) {
+            *ret_kind = (OpKind)i;
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+Op *op_add(Graph *graph, OpKind kind, const char *name, const void *attr, size_t attr_size)
+{
+    Op op = {.kind = kind, .eager = graph->eager_default};
+    g_strlcpy(op.name, name, sizeof op.name);
+    if (attr_size > 0) {
+        void *copy = g_memdup2(attr, attr_size);
+        g_ptr_array_add(graph->attrs, copy);
+        op.attr = copy;
+    }
+    g_array_append_val(graph->ops, op);
+    return graph_op(graph, graph_n_ops(graph) - 1);
+}
+
+void op_input(Op *op, int tensor)
+{
+    g_assert(op->n_inputs < OP_INPUTS_MAX);
+    op->inputs[op->n_inputs++] = tensor;
+}
+
+void op_output(Graph *graph, Op *op, int tensor)
+{
+    g_assert(op->n_outputs < OP_OUTPUTS_MAX);
+    graph_tensor(graph, tensor)->producer = (int)(op - (Op *)(void *)graph->ops->data);
+    op->outputs[op->n_outputs++] = tensor;
+}
+
+void op_param(Graph *graph, Op *op, int param)
+{
+    g_assert(op->n_params < OP_PARAMS_MAX);
+    if (param >= 0) {
+        graph_param(graph, param)->op = (int)(op - (Op *)(void *)graph->ops->data);
+    }
+    op->params[op->n_params++] = param;
+}
+
+const GraphTensor *op_in(const OpView *view, int i)
+{
+    return graph_tensor(view->graph, view->op->inputs[i]);
+}
+
+const GraphTensor *op_out(const OpView *view, int i)
+{
+    return graph_tensor(view->graph, view->op->outputs[i]);
+}
+
+const GraphParam *op_weight(const OpView *view, int i)
+{
+    return graph_param(view->graph, view->op->params[i]);
+}
+
+int64_t op_rows(const OpView *view, RowSpace space)
+{
+    return view->rows->rows[space];
+}
+
+int64_t op_in_bytes(const OpView *view, int i)
+{
+    return graph_tensor_bytes(op_in(view, i), view->rows);
+}
+
+int64_t op_out_bytes(const OpView *view, int i)
+{
+    return graph_tensor_bytes(op_out(view, i), view->rows);
+}
+
+gboolean op_needs_input_grad(const OpView *view, int i)
+{
+    if (i >= view->op->n_inputs || view->op->inputs[i] < 0 || (op_class(view->op->kind)->no_grad_inputs >> i & 1u)) {
+        return FALSE;
+    }
+    return op_in(view, i)->needs_grad;
+}
+
+gboolean op_trains_param(const OpView *view, int i)
+{
+    return i < view->op->n_params && view->op->params[i] >= 0 && op_weight(view, i)->trainable;
+}
+
+gboolean op_has_backward(const OpView *view)
+{
+    for (int i = 0; i < view->op->n_inputs; i++) {
+        if (op_needs_input_grad(view, i)) {
+            return TRUE;
+        }
+    }
+    for (int i = 0; i < view->op->n_params; i++) {
+        if (op_trains_param(view, i)) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+static Work *op_cost_next(OpCost *cost)
+{
+    g_assert(cost->n_works < OP_WORKS_MAX);
+    Work *work = &cost->works[cost->n_works++];
+    *work = (Work){.dtype = DTYPE_BF16, .n_launches = 1};
+    return work;
+}
+
+Work *op_cost_stream(OpCost *cost, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes)
+{
+    Work *work = op_cost_next(cost);
+    work->law = law;
+    work->flops = flops;
+    work->read_bytes = read_bytes;
+    work->write_bytes = write_bytes;
+    return work;
+}
+
+Work *op_cost_gemm(OpCost *cost, WorkLaw law, Dtype dtype, int64_t m, int64_t n, int64_t k)
+{
+    Work *work = op_cost_next(cost);
+    work->law = law;
+    work->dtype = dtype;
+    work->m = m;
+    work->n = n;
+    work->k = k;
+    work->flops = 2.0 * (double)m * (double)n * (double)k;
+    work->read_bytes = dtype_bytes(dtype, m * k) + dtype_bytes(dtype, n * k);
+    work->write_bytes = dtype_bytes(dtype, m * n);
+    return work;
+}
+
+double op_cost_flops(const OpCost *cost)
+{
+    double sum = 0;
+    for (int i = 0; i < cost->n_works; i++) {
+        sum += cost->works[i].flops * cost->works[i].n_launches;
+    }
+    return sum;
+}
+
+int64_t op_cost_bytes(const OpCost *cost)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < cost->n_works; i++) {
+        sum += (cost->works[i].read_bytes + cost->works[i].write_bytes) * cost->works[i].n_launches;
+    }
+    return sum;
+}
+
+int op_cost_launches(const OpCost *cost)
+{
+    int sum = 0;
+    for (int i = 0; i < cost->n_works; i++) {
+        sum += cost->works[i].n_launches;
+    }
+    return sum;
+}
+
+int op_saved_aux(OpSaved *saved, RowSpace rows, int64_t width, Dtype dtype)
+{
+    g_assert(saved->n_aux < OP_AUX_MAX);
+    saved->aux[saved->n_aux] = (OpAux){rows, width, dtype};
+    return saved->n_aux++;
+}
+
+int64_t op_aux_bytes(const OpAux *aux, const RowCounts *rows)
+{
+    return dtype_bytes(aux->dtype, rows->rows[aux->rows] * aux->width);
+}
+
+void op_count(const OpRun *run, double flops, int64_t read_elems, int64_t write_elems)
+{
+    if (run->counter != NULL) {
+        run->counter->flops += flops;
+        run->counter->read_bytes += read_elems * (int64_t)sizeof(double);
+        run->counter->write_bytes += write_elems * (int64_t)sizeof(double);
+    }
+}

@@ -1,0 +1,92 @@
+/*
+ * Strict JSON objects: every getter knows its place, unknown keys fail with a hint.
+ *
+ * A JsonDoc is a parsed text with its name. A JsonObject is a view of one object in it that notes which
+ * keys were asked for. The first mistake sticks: later getters return their default, and
+ * json_object_close() reports that first mistake, or the first key that nobody asked for, as
+ * "FILE:LINE:COL: dotted.path: what is wrong and what would be right".
+ *
+ * jansson keeps no positions after parsing; on an error the text is scanned again along the path.
+ */
+#pragma once
+
+#include <glib.h>
+#include <jansson.h>
+#include <stdint.h>
+
+#include "sim/base/quantity.h"
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(json_t, json_decref)
+
+typedef struct JsonDoc JsonDoc;
+typedef struct JsonObject JsonObject;
+
+/*
+ * Reads a file or a text; duplicates, trailing garbage and numbers out of range are errors. Bare
+ * Infinity, -Infinity and NaN outside strings are read as null when lenient (real config.json files hold
+ * them), errors otherwise.
+ */
+JsonDoc *json_doc_load(const char *path, gboolean lenient, GError **error);
+JsonDoc *json_doc_parse(const char *text, const char *name, gboolean lenient, GError **error);
+
+/* A document over a value made in memory (borrowed); errors then name it without line and column. */
+JsonDoc *json_doc_from_value(json_t *value, const char *name);
+void json_doc_free(JsonDoc *doc);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(JsonDoc, json_doc_free)
+
+json_t *json_doc_root(const JsonDoc *doc);      /* borrowed */
+const char *json_doc_name(const JsonDoc *doc);  /* file name for messages */
+
+/* Opens the root (must be an object, else NULL and error). */
+JsonObject *json_doc_open(JsonDoc *doc, GError **error);
+
+/*
+ * Ends the view. FALSE with the first mistake, or with the first unknown key unless `tolerant`.
+ * Frees the object in every case. A child closed with a mistake passes it on to its parent.
+ */
+gboolean json_object_close(JsonObject *object, gboolean tolerant, GError **error);
+
+/* Has the key (null counts as absent). Does not mark it used. */
+gboolean json_object_has(const JsonObject *object, const char *key);
+
+/* Children: NULL when absent (or when a mistake sticks). Marks the key used. Close before the parent. */
+JsonObject *json_object_child(JsonObject *object, const char *key);
+
+/* Closes a child whose mistake, if any, is to stick to its parent (unknown keys are mistakes). */
+void json_object_end(JsonObject *child);
+
+/* Typed getters: the default when absent or null; a mistake when of another type or outside [min, max]. */
+int64_t json_object_int(JsonObject *object, const char *key, int64_t min, int64_t max, int64_t or_else);
+double json_object_number(JsonObject *object, const char *key, double min, double max, double or_else);
+gboolean json_object_bool(JsonObject *object, const char *key, gboolean or_else);
+
+/* Borrowed; lives as long as the document. */
+const char *json_object_string(JsonObject *object, const char *key, const char *or_else);
+
+/* A number of bytes or a string with a unit; likewise a rate in bytes per second and a time. */
+int64_t json_object_bytes(JsonObject *object, const char *key, int64_t or_else);
+double json_object_rate(JsonObject *object, const char *key, double or_else);
+double json_object_flops_rate(JsonObject *object, const char *key, double or_else);
+SimTime json_object_time(JsonObject *object, const char *key, SimTime or_else);
+
+/* Index of the string in names (n of them), or_else when absent; other strings are a mistake with the
+ * nearest name. */
+int json_object_choice(JsonObject *object, const char *key, const char *const *names, int n_names, int or_else);
+
+/* The raw value (borrowed) or NULL; marks the key used. */
+json_t *json_object_raw(JsonObject *object, const char *key);
+
+/* Marks keys as known without reading them (loader-only fields). */
+void json_object_ignore(JsonObject *object, const char *key);
+
+/* The i-th key of the object in file order, or NULL past the end; does not mark it. */
+const char *json_object_key(const JsonObject *object, size_t idx);
+
+/* Dotted path of the object or of a key in it; caller frees. */
+char *json_object_path(const JsonObject *object, const char *key);
+
+/* Records a mistake at a key (NULL = the object itself); printf form. Only the first sticks. */
+void json_object_fail(JsonObject *object, const char *key, const char *format, ...) G_GNUC_PRINTF(3, 4);
+
+/* TRUE while no mistake has been made. */
+gboolean json_object_ok(const JsonObject *object);

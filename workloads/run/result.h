@@ -1,0 +1,63 @@
+/*
+ * Result: what one run yields, as plain data, in the order and under the names of the result schema
+ * "moesim.result/1". Times in seconds, sizes in bytes, rates per second, fractions 0..1.
+ */
+#pragma once
+
+#include <glib.h>
+#include <jansson.h>
+#include <stdint.h>
+
+#include "hw/evidence.h"
+#include "models/graph.h"
+
+typedef struct ResultOperator {
+    char *name;       /* operator class title */
+    double seconds;   /* device time of the slowest rank over one step, forward + backward + recomputation */
+    int64_t launches;
+    double flops;
+} ResultOperator;
+
+typedef struct ResultCollective {
+    char *name;  /* "all_gather (dense FSDP)" */
+    char *tier;  /* "scale-up" or "scale-out" */
+    int64_t group_size;
+    int64_t count;      /* per rank and step */
+    int64_t bytes;      /* whole tensor, summed over the step */
+    double seconds;
+} ResultCollective;
+
+typedef struct Result {
+    int64_t ranks;
+    double step_time_s;
+    double tokens_per_s, tokens_per_s_per_gpu, useful_tokens_per_s_per_gpu;
+    double model_flops_per_token;
+    double tflops_per_gpu;
+    double mfu, hfu; /* NAN when the device has no dense peak for the compute type: null in JSON */
+    double forward_s, backward_s, optimizer_s, exposed_comm_s, bubble_s, exposed_host_s;
+    GPtrArray *operators;   /* ResultOperator, most time first */
+    GPtrArray *collectives; /* ResultCollective */
+    int64_t peak_memory_bytes, reserved_memory_bytes, static_memory_bytes, after_forward_memory_bytes;
+    int64_t peak_rank;
+    char *peak_place; /* "backward of layer 7, mlp.down_proj" */
+    gboolean fits;
+    int64_t capacity_bytes, non_framework_bytes;
+    int64_t at_peak[N_MEM_TAGS];
+    int64_t mean_rank_peak_bytes;
+    int64_t params_total, params_active, params_trainable, params_per_rank;
+    double dropped_fraction, expert_load_max_over_mean, rank_load_max_over_mean;
+    int64_t all_to_all_bytes_per_rank;
+    GPtrArray *warnings;    /* char * */
+    GPtrArray *advice;      /* char *: what would have to change if it does not fit */
+    double evidence[N_EVIDENCES]; /* share of the step time's kernels */
+} Result;
+
+Result *result_new(void);
+void result_free(Result *result);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Result, result_free)
+
+/* The result object; new reference. */
+json_t *result_to_json(const Result *result);
+
+/* Value at a dotted result path ("time.forward_s"): number or boolean or string; NULL if there is none. New reference. */
+json_t *result_get(const Result *result, const char *path);

@@ -1,0 +1,15 @@
+/*
+ * Run: a checked plan to its result: lower, execute in time, gather.
+ */
+#pragma once
+
+#include "workloads/plan/plan.h"
+#include "workloads/run/result.h"
+
+/* Options of a run beyond the plan. */
+typedef struct RunOptions {
+    int64_t memory_rank; /* rank whose memory is reported; -1 = the worst */
+} RunOptions;
+
+/* Predicts one training step. options may be NULL. */
+Result *run_plan(const Plan *plan, const RunOptions *options, GError **error);
