@@ -1,0 +1,67 @@
+/*
+ * MoE tables: who goes where, as integers. Capacity of an expert, which slots are dropped, the slot order of a rank,
+ * and how rows travel between the ranks of an expert-parallel group.
+ *
+ * Used by the router (values), by virtual ranks (exchange of rows) and by the planner (loads). Symbols: N tokens, E
+ * experts, k choices per token, R ranks, E_l = E / R experts per rank; expert e lives on rank e / E_l.
+ *
+ * Invariants: slots stand by (expert, token, choice); a slot is token * k + choice; ties are kept by the lower token.
+ */
+#pragma once
+
+#include <glib.h>
+#include <stdint.h>
+
+/* Which slots are dropped when an expert has more than its capacity. */
+typedef enum MoeDrop {
+    MOE_DROP_POSITION,        /* keep the first C in token order (all choices of a token together) */
+    MOE_DROP_POSITION_CHOICE, /* all first choices before any second choice (GShard, Tutel) */
+    MOE_DROP_PROBS,           /* keep the C largest weights; ties: the lower token (Megatron) */
+    N_MOE_DROPS
+} MoeDrop;
+
+/* Name as plans write it ("position"); kind of a name, or FALSE. */
+const char *moe_drop_name(MoeDrop drop);
+gboolean moe_drop_from_name(const char *name, MoeDrop *ret_drop);
+
+/* Capacity rules of the field. */
+typedef enum MoeCapacityRule {
+    MOE_CAPACITY_MEGATRON,  /* ceil(N k / E * factor) */
+    MOE_CAPACITY_DEEPSPEED, /* max(least, ceil(N k / E * factor)) */
+    MOE_CAPACITY_TUTEL,     /* k floor(factor ceil(N / E)), rounded up to a multiple of align */
+    N_MOE_CAPACITY_RULES
+} MoeCapacityRule;
+
+/*
+ * Rows that one expert takes of N tokens. extra = least rows (DEEPSPEED), alignment (TUTEL), unused else. May exceed N.
+ */
+int64_t moe_capacity(MoeCapacityRule rule, int64_t n_tokens, int64_t top_k, int64_t experts, double factor, int64_t extra);
+
+/*
+ * Marks in keep[N * k] (1 or 0) the slots that stay under a capacity. weights[N * k] is read by MOE_DROP_PROBS alone.
+ */
+void moe_keep(MoeDrop drop, int64_t n_tokens, int64_t top_k, int64_t experts, int64_t capacity, const int64_t *sel,
+              const double *weights, guint8 *keep);
+
+/*
+ * Slot order: order[s] = token * k + choice of the s-th slot, -1 past the last; counts[E] the slots of each expert.
+ * keep NULL = nothing is dropped. Returns the number of slots.
+ */
+int64_t moe_order(int64_t n_tokens, int64_t top_k, int64_t experts, const int64_t *sel, const guint8 *keep, int64_t *order,
+                  int64_t *counts);
+
+/* Rows that source sends to dest: the sum of its counts over dest's experts. */
+int64_t moe_send_rows(const int64_t *counts, int64_t experts, int64_t n_ranks, int64_t dest);
+
+/*
+ * Order of a receiver. counts[R * E_l] are the received rows by (source, local expert), the order of arrival. arrival[i] =
+ * place in order of arrival of the i-th row in order of (local expert, source); rows[E_l] = rows of each local expert.
+ * Returns the number of rows. arrival or rows may be NULL.
+ */
+int64_t moe_arrival(const int64_t *counts, int64_t n_ranks, int64_t local_experts, int64_t *arrival, int64_t *rows);
+
+/* Different ranks among a token's choices. */
+int64_t moe_distinct_ranks(const int64_t *sel, int64_t top_k, int64_t experts, int64_t n_ranks);
+
+/* Expected number of different ranks for uniform choices: R (1 - C(E - E_l, k) / C(E, k)). */
+double moe_expected_ranks(int64_t experts, int64_t top_k, int64_t n_ranks);

@@ -1,0 +1,27 @@
+/*
+ * Dispatch: sends each slot's row to the rank of its expert, and brings what arrives into expert-major order.
+ *
+ * Two steps: an all-to-all (the rows of destination rank d are those of its experts, which are contiguous in the
+ * slots), and a local reorder from order of arrival (source rank, local expert) to (local expert, source rank).
+ *
+ * Class contract for whoever runs it. Time: the lowering issues the all-to-all; the class prices the local kernels
+ * around it and the host synchronisations. Values: the exchange happens outside; the kernel sees the received side:
+ * in[0] the rows as they arrived [RECEIVED, l], in[1] their counts [ranks * local experts] by (source, local expert);
+ * backward gives din[0] in order of arrival, which the caller sends back.
+ */
+#pragma once
+
+#include "models/op.h"
+
+typedef struct DispatchAttr {
+    int64_t experts;    /* of the model */
+    int64_t ep_size;
+} DispatchAttr;
+
+typedef struct DispatchTensors {
+    int rows;    /* [RECEIVED, l] by local expert (MEM_DISPATCH) */
+    int arrival; /* [RECEIVED, 1] INT64: place in order of arrival of each row; what combine undoes. -1 if ep_size is 1 */
+} DispatchTensors;
+
+/* Adds a dispatch of x [SLOTS, l] with a router's `counts`. Without expert parallelism (graph->ep_size 1): x itself. */
+DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, int64_t experts);
