@@ -49,8 +49,16 @@ gboolean json_object_close(JsonObject *object, gboolean tolerant, GError **error
 /* Has the key (null counts as absent). Does not mark it used. */
 gboolean json_object_has(const JsonObject *object, const char *key);
 
-/* Children: NULL when absent (or when a mistake sticks). Marks the key used. Close before the parent. */
+/*
+ * Children: NULL when absent (or when a mistake sticks). Marks the key used. Close before the parent. Every
+ * getter takes NULL for an object that has no keys, and json_object_end(NULL) does nothing, so an optional
+ * child is read without asking whether it is there.
+ */
 JsonObject *json_object_child(JsonObject *object, const char *key);
+
+/* Arrays of objects: their length (0 when absent, a mistake when no array) and a view of the idx-th. */
+size_t json_object_length(JsonObject *object, const char *key);
+JsonObject *json_object_item(JsonObject *object, const char *key, size_t idx);
 
 /* Closes a child whose mistake, if any, is to stick to its parent (unknown keys are mistakes). */
 void json_object_end(JsonObject *child);
@@ -63,7 +71,10 @@ gboolean json_object_bool(JsonObject *object, const char *key, gboolean or_else)
 /* Borrowed; lives as long as the document. */
 const char *json_object_string(JsonObject *object, const char *key, const char *or_else);
 
-/* A number of bytes or a string with a unit; likewise a rate in bytes per second and a time. */
+/*
+ * A number of bytes or a string with a unit; likewise a rate in bytes or FLOPs per second, and a time in
+ * nanoseconds.
+ */
 int64_t json_object_bytes(JsonObject *object, const char *key, int64_t or_else);
 double json_object_rate(JsonObject *object, const char *key, double or_else);
 double json_object_flops_rate(JsonObject *object, const char *key, double or_else);

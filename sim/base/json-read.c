@@ -1,0 +1,574 @@
+#include "sim/base/json-read.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "sim/base/error.h"
+#include "sim/base/file.h"
+#include "sim/base/json-place.h"
+
+struct JsonDoc {
+    char *name;
+    char *text; /* as it was read; NULL for a value made in memory */
+    json_t *root;
+};
+
+/*
+ * Views form a tree by parent; the first mistake of the whole tree is kept in its root, so that it sticks
+ * to every view at once.
+ */
+struct JsonObject {
+    JsonDoc *doc;
+    JsonObject *parent; /* NULL for the root */
+    JsonStep steps[2];  /* from the parent: the key, and for an element of an array its index */
+    size_t n_steps;
+    json_t *value;
+    GPtrArray *asked;   /* char *: keys that are known, in the order they were asked for */
+    char *key;          /* what steps[0] points at */
+    GError *mistake;    /* root only */
+};
+
+static gboolean is_word(char c)
+{
+    return g_ascii_isalnum(c) || c == '_' || c == '.' || c == '+' || c == '-';
+}
+
+/* The text with bare Infinity, -Infinity and NaN outside strings replaced by null; caller frees. */
+static char *without_specials(const char *text, size_t length)
+{
+    static const char *const specials[] = {"Infinity", "-Infinity", "NaN"};
+    GString *clean = g_string_sized_new(length);
+    gboolean in_string = FALSE;
+    for (size_t i = 0; i < length;) {
+        size_t n = 1;
+        if (in_string && text[i] == '\\' && i + 1 < length) {
+            n = 2;
+        } else if (text[i] == '"') {
+            in_string = !in_string;
+        } else if (!in_string && is_word(text[i])) {
+            while (i + n < length && is_word(text[i + n])) {
+                n++;
+            }
+            for (size_t k = 0; k < G_N_ELEMENTS(specials); k++) {
+                if (strlen(specials[k]) == n && strncmp(text + i, specials[k], n) == 0) {
+                    g_string_append(clean, "null");
+                    i += n;
+                    n = 0;
+                    break;
+                }
+            }
+        }
+        g_string_append_len(clean, text + i, (gssize)n);
+        i += n;
+    }
+    return g_string_free(clean, FALSE);
+}
+
+static JsonDoc *doc_parse(char *text, size_t length, const char *name, gboolean lenient, GError **error)
+{
+    g_autoptr(JsonDoc) doc = g_new0(JsonDoc, 1);
+    doc->name = g_strdup(name);
+    doc->text = text;
+    if (memchr(text, '\0', length) != NULL) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: holds a NUL byte, so it is no JSON text", name);
+        return NULL;
+    }
+    g_autofree char *clean = lenient ? without_specials(text, length) : NULL;
+    json_error_t cause;
+    doc->root = json_loads(lenient ? clean : text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
+    if (doc->root == NULL) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:%d:%d: %s", name, MAX(cause.line, 1),
+                    MAX(cause.column, 1), cause.text);
+        return NULL;
+    }
+    return g_steal_pointer(&doc);
+}
+
+JsonDoc *json_doc_load(const char *path, gboolean lenient, GError **error)
+{
+    size_t length;
+    char *text = file_read(path, &length, error);
+    return text == NULL ? NULL : doc_parse(text, length, path, lenient, error);
+}
+
+JsonDoc *json_doc_parse(const char *text, const char *name, gboolean lenient, GError **error)
+{
+    return doc_parse(g_strdup(text), strlen(text), name, lenient, error);
+}
+
+JsonDoc *json_doc_from_value(json_t *value, const char *name)
+{
+    JsonDoc *doc = g_new0(JsonDoc, 1);
+    doc->name = g_strdup(name);
+    doc->root = json_incref(value);
+    return doc;
+}
+
+void json_doc_free(JsonDoc *doc)
+{
+    if (doc == NULL) {
+        return;
+    }
+    json_decref(doc->root);
+    g_free(doc->text);
+    g_free(doc->name);
+    g_free(doc);
+}
+
+json_t *json_doc_root(const JsonDoc *doc)
+{
+    return doc->root;
+}
+
+const char *json_doc_name(const JsonDoc *doc)
+{
+    return doc->name;
+}
+
+static JsonObject *object_new(JsonDoc *doc, JsonObject *parent, json_t *value)
+{
+    JsonObject *object = g_new0(JsonObject, 1);
+    object->doc = doc;
+    object->parent = parent;
+    object->value = value;
+    object->asked = g_ptr_array_new_with_free_func(g_free);
+    return object;
+}
+
+static void object_free(JsonObject *object)
+{
+    g_ptr_array_unref(object->asked);
+    g_clear_error(&object->mistake);
+    g_free(object->key);
+    g_free(object);
+}
+
+static JsonObject *root_of(JsonObject *object)
+{
+    while (object->parent != NULL) {
+        object = object->parent;
+    }
+    return object;
+}
+
+/* Steps from the document's root to the object, and to a key in it unless NULL; caller frees. */
+static GArray *steps_to(const JsonObject *object, const char *key)
+{
+    GArray *steps = g_array_new(FALSE, FALSE, sizeof(JsonStep));
+    for (const JsonObject *at = object; at != NULL; at = at->parent) {
+        if (at->n_steps > 0) {
+            g_array_prepend_vals(steps, at->steps, (guint)at->n_steps);
+        }
+    }
+    if (key != NULL) {
+        JsonStep last = {key, 0};
+        g_array_append_val(steps, last);
+    }
+    return steps;
+}
+
+char *json_object_path(const JsonObject *object, const char *key)
+{
+    g_autoptr(GArray) steps = steps_to(object, key);
+    GString *path = g_string_new(NULL);
+    for (guint i = 0; i < steps->len; i++) {
+        const JsonStep *step = &g_array_index(steps, JsonStep, i);
+        if (step->key == NULL) {
+            g_string_append_printf(path, "[%" G_GSIZE_FORMAT "]", step->idx);
+        } else {
+            g_string_append_printf(path, "%s%s", path->len > 0 ? "." : "", step->key);
+        }
+    }
+    return g_string_free(path, FALSE);
+}
+
+/* Records a mistake unless one sticks already. at_key: point at the key, not at its value. */
+static void fail_at(JsonObject *object, const char *key, gboolean at_key, const char *what)
+{
+    JsonObject *root = root_of(object);
+    if (root->mistake != NULL) {
+        return;
+    }
+    const JsonDoc *doc = object->doc;
+    g_autofree char *path = json_object_path(object, key);
+    const char *colon = path[0] == '\0' ? "" : ": ";
+    if (doc->text == NULL) {
+        g_set_error(&root->mistake, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: %s%s%s", doc->name, path, colon, what);
+        return;
+    }
+    g_autoptr(GArray) steps = steps_to(object, key);
+    JsonPlace place = json_place_find(doc->text, (const JsonStep *)(void *)steps->data, steps->len, at_key);
+    g_set_error(&root->mistake, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:%d:%d: %s%s%s", doc->name, place.line,
+                place.column, path, colon, what);
+}
+
+void json_object_fail(JsonObject *object, const char *key, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    g_autofree char *what = g_strdup_vprintf(format, args);
+    va_end(args);
+    fail_at(object, key, FALSE, what);
+}
+
+gboolean json_object_ok(const JsonObject *object)
+{
+    while (object != NULL && object->parent != NULL) {
+        object = object->parent;
+    }
+    return object == NULL || object->mistake == NULL;
+}
+
+JsonObject *json_doc_open(JsonDoc *doc, GError **error)
+{
+    JsonObject *object = object_new(doc, NULL, doc->root);
+    if (!json_is_object(doc->root)) {
+        fail_at(object, NULL, FALSE, "must be an object: { … }");
+        json_object_close(object, TRUE, error);
+        return NULL;
+    }
+    return object;
+}
+
+static gboolean is_asked(const JsonObject *object, const char *key)
+{
+    for (guint i = 0; i < object->asked->len; i++) {
+        if (strcmp(g_ptr_array_index(object->asked, i), key) == 0) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+void json_object_ignore(JsonObject *object, const char *key)
+{
+    if (object != NULL && !is_asked(object, key)) {
+        g_ptr_array_add(object->asked, g_strdup(key));
+    }
+}
+
+static void fail_unknown(JsonObject *object, const char *key)
+{
+    const char *const *known = (const char *const *)(void *)object->asked->pdata;
+    const char *nearest = error_nearest_name(key, known, object->asked->len);
+    GString *what = g_string_new("unknown");
+    if (nearest != NULL) {
+        g_string_append_printf(what, "; did you mean \"%s\"?", nearest);
+    } else if (object->asked->len > 0) {
+        g_string_append(what, "; known here:");
+        for (guint i = 0; i < object->asked->len; i++) {
+            g_string_append_printf(what, "%s %s", i > 0 ? "," : "", known[i]);
+        }
+    }
+    fail_at(object, key, TRUE, what->str);
+    g_string_free(what, TRUE);
+}
+
+gboolean json_object_close(JsonObject *object, gboolean tolerant, GError **error)
+{
+    if (object == NULL) {
+        return TRUE;
+    }
+    const char *key;
+    json_t *value;
+    if (!tolerant && json_object_ok(object)) {
+        json_object_foreach(object->value, key, value) {
+            if (!is_asked(object, key)) {
+                fail_unknown(object, key);
+                break;
+            }
+        }
+    }
+    const GError *mistake = root_of(object)->mistake;
+    if (mistake != NULL && error != NULL) {
+        *error = g_error_copy(mistake);
+    }
+    gboolean ok = mistake == NULL;
+    object_free(object);
+    return ok;
+}
+
+void json_object_end(JsonObject *child)
+{
+    json_object_close(child, FALSE, NULL);
+}
+
+gboolean json_object_has(const JsonObject *object, const char *key)
+{
+    json_t *value = object == NULL ? NULL : json_object_get(object->value, key);
+    return value != NULL && !json_is_null(value);
+}
+
+json_t *json_object_raw(JsonObject *object, const char *key)
+{
+    json_object_ignore(object, key);
+    return json_object_has(object, key) && json_object_ok(object) ? json_object_get(object->value, key) : NULL;
+}
+
+/* "must be WHAT, not VALUE", the value cut short. */
+static void fail_type(JsonObject *object, const char *key, const json_t *value, const char *what)
+{
+    enum { SHOWN_MAX = 40 };
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(12));
+    const char *end;
+    gboolean is_long = text != NULL && g_utf8_strlen(text, -1) > SHOWN_MAX;
+    end = is_long ? g_utf8_offset_to_pointer(text, SHOWN_MAX) : NULL;
+    g_autofree char *shown = text == NULL ? g_strdup("that") : is_long ? g_strndup(text, (size_t)(end - text)) : g_strdup(text);
+    json_object_fail(object, key, "must be %s, not %s%s", what, shown, is_long ? "…" : "");
+    free(text);
+}
+
+JsonObject *json_object_child(JsonObject *object, const char *key)
+{
+    json_t *value = json_object_raw(object, key);
+    if (value == NULL) {
+        return NULL;
+    }
+    if (!json_is_object(value)) {
+        fail_type(object, key, value, "an object");
+        return NULL;
+    }
+    JsonObject *child = object_new(object->doc, object, value);
+    child->key = g_strdup(key);
+    child->steps[0] = (JsonStep){child->key, 0};
+    child->n_steps = 1;
+    return child;
+}
+
+size_t json_object_length(JsonObject *object, const char *key)
+{
+    json_t *value = json_object_raw(object, key);
+    if (value != NULL && !json_is_array(value)) {
+        fail_type(object, key, value, "an array");
+        return 0;
+    }
+    return json_array_size(value);
+}
+
+JsonObject *json_object_item(JsonObject *object, const char *key, size_t idx)
+{
+    if (json_object_length(object, key) <= idx) {
+        return NULL;
+    }
+    json_t *value = json_array_get(json_object_get(object->value, key), idx);
+    JsonObject *item = object_new(object->doc, object, value);
+    item->key = g_strdup(key);
+    item->steps[0] = (JsonStep){item->key, 0};
+    item->steps[1] = (JsonStep){NULL, idx};
+    item->n_steps = 2;
+    if (!json_is_object(value)) {
+        fail_type(item, NULL, value, "an object");
+        object_free(item);
+        return NULL;
+    }
+    return item;
+}
+
+/* What an integer may be, in words. */
+static char *int_range(int64_t min, int64_t max)
+{
+    if (min == G_MININT64 && max == G_MAXINT64) {
+        return g_strdup("an integer");
+    }
+    if (max == G_MAXINT64) {
+        return g_strdup_printf("an integer of at least %" G_GINT64_FORMAT, min);
+    }
+    if (min == G_MININT64) {
+        return g_strdup_printf("an integer of at most %" G_GINT64_FORMAT, max);
+    }
+    return g_strdup_printf("an integer from %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT, min, max);
+}
+
+/* Integers, and reals that are whole (8.0, 1e9). */
+static gboolean to_int(const json_t *value, int64_t *ret_int)
+{
+    if (json_is_integer(value)) {
+        *ret_int = json_integer_value(value);
+        return TRUE;
+    }
+    double real = json_real_value(value);
+    if (!json_is_real(value) || floor(real) < real || fabs(real) > 0x1p53) {
+        return FALSE;
+    }
+    *ret_int = (int64_t)real;
+    return TRUE;
+}
+
+int64_t json_object_int(JsonObject *object, const char *key, int64_t min, int64_t max, int64_t or_else)
+{
+    json_t *value = json_object_raw(object, key);
+    if (value == NULL) {
+        return or_else;
+    }
+    int64_t number;
+    if (!to_int(value, &number) || number < min || number > max) {
+        g_autofree char *range = int_range(min, max);
+        fail_type(object, key, value, range);
+        return or_else;
+    }
+    return number;
+}
+
+static char *number_range(double min, double max)
+{
+    if (isinf(min) && isinf(max)) {
+        return g_strdup("a number");
+    }
+    if (isinf(max)) {
+        return g_strdup_printf("a number of at least %.12g", min);
+    }
+    if (isinf(min)) {
+        return g_strdup_printf("a number of at most %.12g", max);
+    }
+    return g_strdup_printf("a number from %.12g to %.12g", min, max);
+}
+
+double json_object_number(JsonObject *object, const char *key, double min, double max, double or_else)
+{
+    json_t *value = json_object_raw(object, key);
+    if (value == NULL) {
+        return or_else;
+    }
+    double number = json_number_value(value);
+    if (!json_is_number(value) || number < min || number > max) {
+        g_autofree char *range = number_range(min, max);
+        fail_type(object, key, value, range);
+        return or_else;
+    }
+    return number;
+}
+
+gboolean json_object_bool(JsonObject *object, const char *key, gboolean or_else)
+{
+    json_t *value = json_object_raw(object, key);
+    if (value == NULL) {
+        return or_else;
+    }
+    if (!json_is_boolean(value)) {
+        fail_type(object, key, value, "true or false");
+        return or_else;
+    }
+    return json_is_true(value);
+}
+
+const char *json_object_string(JsonObject *object, const char *key, const char *or_else)
+{
+    json_t *value = json_object_raw(object, key);
+    if (value == NULL) {
+        return or_else;
+    }
+    if (!json_is_string(value)) {
+        fail_type(object, key, value, "a string");
+        return or_else;
+    }
+    return json_string_value(value);
+}
+
+/* The text of a quantity, or NULL: then it is a number, or a mistake, or absent. */
+static const char *quantity_text(JsonObject *object, const char *key, const char *what, double *ret_number)
+{
+    json_t *value = json_object_raw(object, key);
+    *ret_number = -1;
+    if (value == NULL || json_is_string(value)) {
+        return json_string_value(value);
+    }
+    *ret_number = json_number_value(value);
+    if (!json_is_number(value) || *ret_number < 0) {
+        fail_type(object, key, value, what);
+        *ret_number = -1;
+    }
+    return NULL;
+}
+
+/* Whether the text of a key was understood; a failed reading becomes the object's mistake. */
+static gboolean understood(JsonObject *object, const char *key, gboolean parsed, const GError *cause)
+{
+    if (!parsed) {
+        json_object_fail(object, key, "%s", cause->message);
+    }
+    return parsed;
+}
+
+int64_t json_object_bytes(JsonObject *object, const char *key, int64_t or_else)
+{
+    double number;
+    int64_t bytes;
+    g_autoptr(GError) cause = NULL;
+    const char *text = quantity_text(object, key, "a number of bytes or a size such as \"8 GiB\"", &number);
+    if (text == NULL) {
+        return number < 0 ? or_else : json_object_int(object, key, 0, G_MAXINT64, or_else);
+    }
+    return understood(object, key, quantity_parse_bytes(text, &bytes, &cause), cause) ? bytes : or_else;
+}
+
+double json_object_rate(JsonObject *object, const char *key, double or_else)
+{
+    double number, rate;
+    g_autoptr(GError) cause = NULL;
+    const char *text = quantity_text(object, key, "bytes per second or a rate such as \"900 GB/s\"", &number);
+    if (text == NULL) {
+        return number < 0 ? or_else : number;
+    }
+    return understood(object, key, quantity_parse_rate(text, &rate, &cause), cause) ? rate : or_else;
+}
+
+double json_object_flops_rate(JsonObject *object, const char *key, double or_else)
+{
+    double number, rate;
+    g_autoptr(GError) cause = NULL;
+    const char *text = quantity_text(object, key, "FLOPs per second or a rate such as \"989 TFLOP/s\"", &number);
+    if (text == NULL) {
+        return number < 0 ? or_else : number;
+    }
+    return understood(object, key, quantity_parse_flops_rate(text, &rate, &cause), cause) ? rate : or_else;
+}
+
+SimTime json_object_time(JsonObject *object, const char *key, SimTime or_else)
+{
+    double number;
+    SimTime ns;
+    g_autoptr(GError) cause = NULL;
+    const char *text = quantity_text(object, key, "nanoseconds or a time such as \"11 us\"", &number);
+    if (text == NULL) {
+        return number < 0 ? or_else : json_object_int(object, key, 0, G_MAXINT64, or_else);
+    }
+    return understood(object, key, quantity_parse_time(text, &ns, &cause), cause) ? ns : or_else;
+}
+
+int json_object_choice(JsonObject *object, const char *key, const char *const *names, int n_names, int or_else)
+{
+    const char *text = json_object_string(object, key, NULL);
+    if (text == NULL) {
+        return or_else;
+    }
+    for (int i = 0; i < n_names; i++) {
+        if (strcmp(names[i], text) == 0) {
+            return i;
+        }
+    }
+    GString *known = g_string_new(NULL);
+    for (int i = 0; i < n_names; i++) {
+        g_string_append_printf(known, "%s\"%s\"", i == 0 ? "" : i + 1 < n_names ? ", " : " or ", names[i]);
+    }
+    const char *nearest = error_nearest_name(text, names, (size_t)n_names);
+    json_object_fail(object, key, "must be %s, not \"%s\"%s%s%s", known->str, text,
+                     nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
+                     nearest != NULL ? "\"?" : "");
+    g_string_free(known, TRUE);
+    return or_else;
+}
+
+const char *json_object_key(const JsonObject *object, size_t idx)
+{
+    const char *key;
+    json_t *value;
+    if (object == NULL) {
+        return NULL;
+    }
+    json_object_foreach(object->value, key, value) {
+        if (idx-- == 0) {
+            return key;
+        }
+    }
+    return NULL;
+}
