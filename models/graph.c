@@ -76,7 +76,7 @@ static gboolean op_is_upstream(const Graph *graph, const Op *op, const OpClass *
         }
     }
     for (int i = 0; i < op->n_inputs; i++) {
-        gboolean flows = op->inputs[i] >= 0 && !(class->no_grad_inputs >> i & 1u);
+        gboolean flows = op->inputs[i] >= 0 && !((class->no_grad_inputs | op->detached) >> i & 1u);
         if (flows && graph_tensor(graph, op->inputs[i])->needs_grad) {
             return TRUE;
         }

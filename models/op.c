@@ -98,7 +98,8 @@ int64_t op_out_bytes(const OpView *view, int i)
 
 gboolean op_needs_input_grad(const OpView *view, int i)
 {
-    if (i >= view->op->n_inputs || view->op->inputs[i] < 0 || (op_class(view->op->kind)->no_grad_inputs >> i & 1u)) {
+    guint32 blocked = op_class(view->op->kind)->no_grad_inputs | view->op->detached;
+    if (i >= view->op->n_inputs || view->op->inputs[i] < 0 || (blocked >> i & 1u)) {
         return FALSE;
     }
     return op_in(view, i)->needs_grad;

@@ -47,6 +47,7 @@ struct Op {
     int outputs[OP_OUTPUTS_MAX];
     int params[OP_PARAMS_MAX]; /* parameters; -1 = absent */
     int n_inputs, n_outputs, n_params;
+    guint32 detached;     /* inputs through which no gradient flows here, beside those of the class */
     gboolean eager;       /* priced as the chain of framework operators, not as one kernel */
     const void *attr;     /* the class's own attributes (declared in models/ops/<op>.h), owned by the graph */
 };
@@ -116,6 +117,7 @@ typedef struct OpClass {
     const char *title; /* "RMSNorm" */
     OpCollective collective;
     OpKeep keep;
+    gboolean views_input; /* the outputs are parts of input 0 and take no memory of their own */
     guint32 no_grad_inputs;  /* inputs through which no gradient flows (indices, labels, detached) */
     guint32 no_grad_outputs; /* outputs that carry none (indices, counts) */
 
