@@ -1,5 +1,5 @@
 /*
- * Names of the tensors and parameters of an operator: "<operator>.<part>".
+ * Parts of an operator: their names "<operator>.<part>" and the type of those that stay in high precision.
  */
 #pragma once
 
@@ -17,4 +17,10 @@ static inline OpName op_name(const char *op, const char *part)
     OpName name;
     g_snprintf(name.text, sizeof name.text, "%s.%s", op, part);
     return name;
+}
+
+/* Type of scores, weights and losses: fp32 whatever the activations are, fp64 in a float64 graph. */
+static inline Dtype op_wide_dtype(const Graph *graph)
+{
+    return graph->compute == DTYPE_FP64 ? DTYPE_FP64 : DTYPE_FP32;
 }

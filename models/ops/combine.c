@@ -21,6 +21,72 @@ int combine_add(Graph *graph, const char *name, int y, int arrival)
     return rows;
 }
 
+static int64_t combine_row_bytes(const OpView *view)
+{
+    return op_rows(view, ROWS_RECEIVED) * dtype_bytes(op_in(view, 0)->dtype, op_in(view, 0)->width);
+}
+
+static int64_t combine_idx_bytes(const OpView *view)
+{
+    return dtype_bytes(DTYPE_INT64, op_rows(view, ROWS_RECEIVED));
+}
+
+/* Eager: the inverse order, made here; fused: dispatch's own table. */
+static void combine_saved(const OpView *view, OpSaved *ret_saved)
+{
+    *ret_saved = (OpSaved){0};
+    if (!op_has_backward(view)) {
+        return;
+    }
+    if (view->op->eager) {
+        op_saved_aux(ret_saved, ROWS_RECEIVED, 1, DTYPE_INT64);
+    } else {
+        ret_saved->inputs = 1u << 1;
+    }
+}
+
+static void combine_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    int64_t bytes = combine_row_bytes(view);
+    int64_t idx = combine_idx_bytes(view);
+    *ret_cost = (OpCost){.workspace_bytes = bytes}; /* the rows about to be sent */
+    if (view->op->eager) {
+        op_cost_stream(ret_cost, WORK_COPY, 0, 0, idx);         /* arange */
+        op_cost_stream(ret_cost, WORK_GATHER, 0, 2 * idx, idx); /* inverse[order] = arange */
+    }
+    Work *gather = op_cost_stream(ret_cost, WORK_GATHER, 0, bytes + idx, bytes);
+    gather->m = op_rows(view, ROWS_RECEIVED);
+    gather->n = op_in(view, 0)->width;
+}
+
+static void combine_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    int64_t bytes = combine_row_bytes(view);
+    gboolean eager = view->op->eager;
+    *ret_cost = (OpCost){0};
+    if (!op_needs_input_grad(view, 0)) {
+        return;
+    }
+    ret_cost->workspace_bytes = bytes; /* the gradients as they arrived */
+    if (eager) {
+        op_cost_stream(ret_cost, WORK_COPY, 0, 0, bytes); /* zeros, then index_add */
+    }
+    double adds = eager ? (double)(op_rows(view, ROWS_RECEIVED) * op_in(view, 0)->width) : 0;
+    Work *move = op_cost_stream(ret_cost, eager ? WORK_SCATTER_ADD : WORK_GATHER, adds,
+                                (eager ? 2 : 1) * bytes + combine_idx_bytes(view), bytes);
+    move->m = op_rows(view, ROWS_RECEIVED);
+    move->n = op_in(view, 0)->width;
+}
+
 extern const OpClass op_combine;
-const OpClass op_combine = {.id = "combine", .title = "combine all-to-all"};
+const OpClass op_combine = {
+    .id = "combine",
+    .title = "combine all-to-all",
+    .collective = OP_COLLECTIVE_ALL_TO_ALL,
+    .keep = OP_KEEP_ALL_TO_ALL,
+    .no_grad_inputs = 1u << 1,
+    .saved = combine_saved,
+    .forward_cost = combine_forward_cost,
+    .backward_cost = combine_backward_cost,
+};
 #endif

@@ -26,6 +26,102 @@ DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, 
     return t;
 }
 
+/* Received rows and their width; bytes of an element and of an index. */
+typedef struct DispatchSize {
+    int64_t rows, width, experts, local, b, idx;
+} DispatchSize;
+
+static DispatchSize dispatch_size(const OpView *view)
+{
+    const DispatchAttr *attr = view->op->attr;
+    return (DispatchSize){
+        .rows = op_rows(view, ROWS_RECEIVED),
+        .width = op_out(view, 0)->width,
+        .experts = attr->experts,
+        .local = attr->experts / attr->ep_size,
+        .b = dtype_bytes(op_out(view, 0)->dtype, 1),
+        .idx = dtype_bytes(DTYPE_INT64, 1),
+    };
+}
+
+static void dispatch_saved(const OpView *view, OpSaved *ret_saved)
+{
+    *ret_saved = (OpSaved){.outputs = op_has_backward(view) ? 1u << 1 : 0u};
+}
+
+/*
+ * Counts to the host, labels of the local experts, their sort, one gather. The host waits for both lists of splits,
+ * and twice in repeat_interleave (its length, the sign of its counts).
+ */
+static void dispatch_forward_eager(const DispatchSize *s, OpCost *cost)
+{
+    int64_t counts = s->experts * s->idx;
+    int64_t labels = s->rows * s->idx;
+    op_cost_stream(cost, WORK_REDUCE, 0, counts, s->idx)->n_launches = 2; /* rows to and from each rank */
+    op_cost_stream(cost, WORK_COPY, 0, 0, s->local * s->idx);             /* arange */
+    op_cost_stream(cost, WORK_COPY, 0, s->local * s->idx, counts);        /* repeat */
+    op_cost_stream(cost, WORK_REDUCE, 0, counts, counts);                 /* running sum */
+    op_cost_stream(cost, WORK_ELEMENTWISE, 0, counts, s->experts);        /* not negative? */
+    op_cost_stream(cost, WORK_REDUCE, 0, s->experts, 1);
+    op_cost_stream(cost, WORK_GATHER, 0, 2 * counts, labels);             /* repeat_interleave: places, labels */
+    op_cost_stream(cost, WORK_GATHER, 0, 2 * labels, labels);
+    Work *sort = op_cost_stream(cost, WORK_SORT, 0, labels, 2 * labels);
+    sort->m = 1;
+    sort->n = s->rows;
+    int64_t bytes = s->rows * s->width * s->b;
+    Work *gather = op_cost_stream(cost, WORK_GATHER, 0, bytes + labels, bytes);
+    gather->m = s->rows;
+    gather->n = s->width;
+    op_cost_stream(cost, WORK_REDUCE, 0, counts, s->local * s->idx)->n_launches = 2; /* rows per expert, offsets */
+    op_cost_stream(cost, WORK_COPY, 0, s->local * s->idx, s->local * 4);
+    cost->n_host_syncs = 4;
+}
+
+static void dispatch_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    DispatchSize s = dispatch_size(view);
+    int64_t bytes = s.rows * s.width * s.b;
+    *ret_cost = (OpCost){0};
+    if (view->op->eager) {
+        dispatch_forward_eager(&s, ret_cost);
+    } else {
+        Work *gather = op_cost_stream(ret_cost, WORK_GATHER, 0, bytes + s.experts * s.idx, bytes + s.rows * s.idx);
+        gather->m = s.rows;
+        gather->n = s.width;
+        ret_cost->n_host_syncs = 1;
+    }
+    ret_cost->workspace_bytes = bytes; /* the rows as they arrived */
+}
+
+static void dispatch_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    DispatchSize s = dispatch_size(view);
+    int64_t bytes = s.rows * s.width * s.b;
+    *ret_cost = (OpCost){0};
+    if (!op_needs_input_grad(view, 0)) {
+        return;
+    }
+    ret_cost->workspace_bytes = bytes;
+    if (view->op->eager) {
+        op_cost_stream(ret_cost, WORK_COPY, 0, 0, bytes); /* zeros, then index_add */
+    }
+    double adds = view->op->eager ? (double)(s.rows * s.width) : 0;
+    Work *move = op_cost_stream(ret_cost, view->op->eager ? WORK_SCATTER_ADD : WORK_GATHER, adds,
+                                (view->op->eager ? 2 : 1) * bytes + s.rows * s.idx, bytes);
+    move->m = s.rows;
+    move->n = s.width;
+}
+
 extern const OpClass op_dispatch;
-const OpClass op_dispatch = {.id = "dispatch", .title = "dispatch all-to-all"};
+const OpClass op_dispatch = {
+    .id = "dispatch",
+    .title = "dispatch all-to-all",
+    .collective = OP_COLLECTIVE_ALL_TO_ALL,
+    .keep = OP_KEEP_ALL_TO_ALL,
+    .no_grad_inputs = 1u << 1,
+    .no_grad_outputs = 1u << 1,
+    .saved = dispatch_saved,
+    .forward_cost = dispatch_forward_cost,
+    .backward_cost = dispatch_backward_cost,
+};
 #endif

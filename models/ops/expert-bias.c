@@ -1,6 +1,7 @@
 #include "models/ops/expert-bias.h"
 
 #include "models/op-name.h"
+#include "models/ops/grouped-gemm.h"
 #include "models/real.h"
 
 #if REAL_HAS_CLASS
@@ -18,6 +19,66 @@ int expert_bias_add(Graph *graph, const char *name, int x, int64_t experts)
     return y;
 }
 
+/* Local experts that have rows: the others' vectors are not read. */
+static int64_t expert_bias_busy(const OpView *view)
+{
+    const ExpertBiasAttr *attr = view->op->attr;
+    return grouped_gemm_busy(view->rows, attr->experts / view->graph->ep_size);
+}
+
+static void expert_bias_saved(const OpView *view, OpSaved *ret_saved)
+{
+    *ret_saved = (OpSaved){0};
+    if (view->op->eager && op_trains_param(view, 0)) { /* expert of each row, for the gather of vectors */
+        op_saved_aux(ret_saved, ROWS_RECEIVED, 1, DTYPE_INT64);
+    }
+}
+
+static void expert_bias_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    int64_t rows = op_in_bytes(view, 0);
+    int64_t idx = dtype_bytes(DTYPE_INT64, op_rows(view, ROWS_RECEIVED));
+    int64_t width = op_in(view, 0)->width;
+    double n = (double)graph_tensor_numel(op_in(view, 0), view->rows);
+    *ret_cost = (OpCost){0};
+    if (view->op->eager) {
+        op_cost_stream(ret_cost, WORK_GATHER, 0, 0, idx);          /* repeat_interleave of expert numbers */
+        op_cost_stream(ret_cost, WORK_GATHER, 0, rows + idx, rows); /* a vector for each row */
+        op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, 2 * rows, rows);
+        ret_cost->workspace_bytes = rows;
+        return;
+    }
+    int64_t vectors = expert_bias_busy(view) * dtype_bytes(op_in(view, 0)->dtype, width);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, rows + vectors, rows);
+}
+
+/* The input's gradient is the output's; only the vectors' has to be made. */
+static void expert_bias_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    const ExpertBiasAttr *attr = view->op->attr;
+    int64_t rows = op_in_bytes(view, 0);
+    int64_t width = op_in(view, 0)->width;
+    int64_t vectors = attr->experts / view->graph->ep_size * dtype_bytes(op_in(view, 0)->dtype, width);
+    double n = (double)graph_tensor_numel(op_in(view, 0), view->rows);
+    *ret_cost = (OpCost){0};
+    if (!op_trains_param(view, 0)) {
+        return;
+    }
+    if (view->op->eager) {
+        op_cost_stream(ret_cost, WORK_COPY, 0, 0, vectors); /* zeros, then index_add */
+        int64_t idx = dtype_bytes(DTYPE_INT64, op_rows(view, ROWS_RECEIVED));
+        op_cost_stream(ret_cost, WORK_SCATTER_ADD, n, 2 * rows + idx, rows);
+        return;
+    }
+    op_cost_stream(ret_cost, WORK_REDUCE, n, rows, vectors);
+}
+
 extern const OpClass op_expert_bias;
-const OpClass op_expert_bias = {.id = "expert_bias", .title = "expert bias"};
+const OpClass op_expert_bias = {
+    .id = "expert_bias",
+    .title = "expert bias",
+    .saved = expert_bias_saved,
+    .forward_cost = expert_bias_forward_cost,
+    .backward_cost = expert_bias_backward_cost,
+};
 #endif

@@ -35,6 +35,113 @@ int grouped_gemm_add_adapter(Graph *graph, const char *name, int x, int64_t out,
     return y;
 }
 
+int64_t grouped_gemm_rows(const RowCounts *rows, int64_t n_local, int64_t e)
+{
+    if (rows->local_expert_rows != NULL) {
+        return rows->local_expert_rows[e];
+    }
+    return rows->rows[ROWS_RECEIVED] / n_local + (e < rows->rows[ROWS_RECEIVED] % n_local ? 1 : 0);
+}
+
+int64_t grouped_gemm_busy(const RowCounts *rows, int64_t n_local)
+{
+    int64_t n_busy = 0;
+    for (int64_t e = 0; e < n_local; e++) {
+        n_busy += grouped_gemm_rows(rows, n_local, e) > 0 ? 1 : 0;
+    }
+    return n_busy;
+}
+
+/* Received rows, sizes of a weight, local experts and those with rows; bytes of an element. */
+typedef struct GroupedSize {
+    int64_t m, n, k, local, busy, b;
+    double scale;
+} GroupedSize;
+
+static GroupedSize grouped_size(const OpView *view)
+{
+    const GroupedGemmAttr *attr = view->op->attr;
+    int64_t local = attr->experts / view->graph->ep_size;
+    return (GroupedSize){
+        .m = op_rows(view, ROWS_RECEIVED),
+        .n = op_weight(view, 0)->dims[1],
+        .k = op_weight(view, 0)->dims[2],
+        .local = local,
+        .busy = grouped_gemm_busy(view->rows, local),
+        .b = dtype_bytes(op_in(view, 0)->dtype, 1),
+        .scale = attr->scale,
+    };
+}
+
+static void grouped_saved(const OpView *view, OpSaved *ret_saved)
+{
+    *ret_saved = (OpSaved){.inputs = op_trains_param(view, 0) ? 1u : 0u};
+}
+
+/* One product over all groups: m rows, n columns, inner k. Weights of experts without rows are not read. */
+static Work *grouped_cost(const OpView *view, const GroupedSize *s, OpCost *cost, int64_t n, int64_t k)
+{
+    Work *work = op_cost_gemm(cost, WORK_GROUPED_GEMM, op_in(view, 0)->dtype, s->m, n, k);
+    work->read_bytes = (s->m * k + s->busy * n * k) * s->b;
+    work->n_groups = s->local;
+    work->group_rows = view->rows->local_expert_rows;
+    return work;
+}
+
+/* Scaling of `elems` elements: a kernel of its own when eager, part of the product when fused. */
+static void grouped_scale_cost(const OpView *view, const GroupedSize *s, OpCost *cost, int64_t elems)
+{
+    if (s->scale == 1) {
+        return;
+    }
+    if (view->op->eager) {
+        op_cost_stream(cost, WORK_ELEMENTWISE, (double)elems, elems * s->b, elems * s->b);
+        cost->workspace_bytes = elems * s->b;
+    } else {
+        cost->works[cost->n_works - 1].flops += (double)elems;
+    }
+}
+
+static void grouped_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    GroupedSize s = grouped_size(view);
+    *ret_cost = (OpCost){0};
+    grouped_cost(view, &s, ret_cost, s.n, s.k);
+    grouped_scale_cost(view, &s, ret_cost, s.m * s.n);
+}
+
+static void grouped_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    GroupedSize s = grouped_size(view);
+    gboolean to_input = op_needs_input_grad(view, 0);
+    *ret_cost = (OpCost){0};
+    if (view->op->eager && op_has_backward(view)) {
+        grouped_scale_cost(view, &s, ret_cost, s.m * s.n);
+    }
+    if (to_input) {
+        grouped_cost(view, &s, ret_cost, s.k, s.n);
+        if (!view->op->eager) {
+            grouped_scale_cost(view, &s, ret_cost, s.m * s.k);
+        }
+    }
+    if (op_trains_param(view, 0)) {
+        Work *dw = op_cost_gemm(ret_cost, WORK_GROUPED_GEMM_WGRAD, op_in(view, 0)->dtype, s.n, s.k, s.m);
+        dw->write_bytes = s.local * s.n * s.k * s.b;
+        dw->n_groups = s.local;
+        dw->group_rows = view->rows->local_expert_rows;
+        if (!view->op->eager) {
+            grouped_scale_cost(view, &s, ret_cost, s.local * s.n * s.k);
+        }
+    }
+}
+
 extern const OpClass op_grouped_gemm;
-const OpClass op_grouped_gemm = {.id = "grouped_gemm", .title = "grouped GEMM"};
+const OpClass op_grouped_gemm = {
+    .id = "grouped_gemm",
+    .title = "grouped GEMM",
+    .keep = OP_KEEP_GROUPED_MATMUL,
+    .saved = grouped_saved,
+    .forward_cost = grouped_forward_cost,
+    .backward_cost = grouped_backward_cost,
+};
 #endif

@@ -24,3 +24,6 @@ int grouped_gemm_add_adapter(Graph *graph, const char *name, int x, int64_t out,
 
 /* Rows of local expert e under a view's row counts; n_local of them. */
 int64_t grouped_gemm_rows(const RowCounts *rows, int64_t n_local, int64_t e);
+
+/* Local experts that have rows. */
+int64_t grouped_gemm_busy(const RowCounts *rows, int64_t n_local);

@@ -18,6 +18,79 @@ int permute_add(Graph *graph, const char *name, int x, int order)
     return rows;
 }
 
+/* Sizes: tokens, slots, row width; bytes of an element and of an index. */
+typedef struct PermuteSize {
+    int64_t n, slots, width, b, idx;
+} PermuteSize;
+
+static PermuteSize permute_size(const OpView *view)
+{
+    return (PermuteSize){
+        .n = op_rows(view, ROWS_TOKENS),
+        .slots = op_rows(view, ROWS_SLOTS),
+        .width = op_in(view, 0)->width,
+        .b = dtype_bytes(op_in(view, 0)->dtype, 1),
+        .idx = dtype_bytes(DTYPE_INT64, 1),
+    };
+}
+
+/* Eager: the token of each slot (order / k), which index_select keeps; fused: the order itself. */
+static void permute_saved(const OpView *view, OpSaved *ret_saved)
+{
+    *ret_saved = (OpSaved){0};
+    if (!op_has_backward(view)) {
+        return;
+    }
+    if (view->op->eager) {
+        op_saved_aux(ret_saved, ROWS_SLOTS, 1, DTYPE_INT64);
+    } else {
+        ret_saved->inputs = 1u << 1;
+    }
+}
+
+static void permute_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    PermuteSize s = permute_size(view);
+    int64_t rows = s.slots * s.width * s.b;
+    *ret_cost = (OpCost){0};
+    if (view->op->eager) {
+        op_cost_stream(ret_cost, WORK_ELEMENTWISE, 0, s.slots * s.idx, s.slots * s.idx); /* order / k */
+    }
+    Work *gather = op_cost_stream(ret_cost, WORK_GATHER, 0, rows + s.slots * s.idx, rows);
+    gather->m = s.slots;
+    gather->n = s.width;
+}
+
+/* Sum of the slots of a token. Eager: index_add of all slots into zeros; fused: one pass over the tokens. */
+static void permute_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    PermuteSize s = permute_size(view);
+    int64_t rows = s.slots * s.width * s.b;
+    int64_t tokens = s.n * s.width * s.b;
+    double adds = (double)(s.slots * s.width);
+    *ret_cost = (OpCost){0};
+    if (!op_needs_input_grad(view, 0)) {
+        return;
+    }
+    if (view->op->eager) {
+        op_cost_stream(ret_cost, WORK_COPY, 0, 0, tokens); /* zeros */
+        Work *add = op_cost_stream(ret_cost, WORK_SCATTER_ADD, adds, 2 * rows + s.slots * s.idx, rows);
+        add->m = s.slots;
+        add->n = s.width;
+    } else {
+        Work *sum = op_cost_stream(ret_cost, WORK_GATHER, adds, rows + s.slots * s.idx, tokens);
+        sum->m = s.slots;
+        sum->n = s.width;
+    }
+}
+
 extern const OpClass op_permute;
-const OpClass op_permute = {.id = "permute", .title = "permute"};
+const OpClass op_permute = {
+    .id = "permute",
+    .title = "permute",
+    .no_grad_inputs = 1u << 1,
+    .saved = permute_saved,
+    .forward_cost = permute_forward_cost,
+    .backward_cost = permute_backward_cost,
+};
 #endif

@@ -22,14 +22,14 @@ RouterTensors router_add(Graph *graph, const char *name, int x, const RouterAttr
         bias = graph_add_param(graph, op_name(name, "bias").text, PARAM_VECTOR, attr->experts, 0, 0);
     }
     RouterTensors t = {
-        .weights = graph_add_tensor(graph, op_name(name, "weights").text, ROWS_TOKENS, k, DTYPE_FP32),
+        .weights = graph_add_tensor(graph, op_name(name, "weights").text, ROWS_TOKENS, k, op_wide_dtype(graph)),
         .sel = graph_add_tensor(graph, op_name(name, "sel").text, ROWS_TOKENS, k, DTYPE_INT64),
         .order = graph_add_tensor(graph, op_name(name, "order").text, ROWS_TOKENS, k, DTYPE_INT64),
         .counts = graph_add_tensor(graph, op_name(name, "counts").text, ROWS_EXPERTS, 1, DTYPE_INT64),
         .logits = -1,
     };
     if (attr->emit_logits) {
-        t.logits = graph_add_tensor(graph, op_name(name, "logits").text, ROWS_TOKENS, attr->experts, DTYPE_FP32);
+        t.logits = graph_add_tensor(graph, op_name(name, "logits").text, ROWS_TOKENS, attr->experts, op_wide_dtype(graph));
     }
     Op *op = op_add(graph, OP_router, name, attr, sizeof *attr);
     op_input(op, x);
@@ -46,6 +46,319 @@ RouterTensors router_add(Graph *graph, const char *name, int x, const RouterAttr
     return t;
 }
 
+/* Sizes of a router, and the bytes of one element of its compute type, its wide type and an index. */
+typedef struct RouterSize {
+    int64_t n, h, e, k, groups;
+    int64_t b, wide, idx;
+    const RouterAttr *attr;
+} RouterSize;
+
+static RouterSize router_size(const OpView *view)
+{
+    const RouterAttr *attr = view->op->attr;
+    return (RouterSize){
+        .n = op_rows(view, ROWS_TOKENS),
+        .h = op_in(view, 0)->width,
+        .e = attr->experts,
+        .k = attr->top_k,
+        .groups = attr->groups > 1 ? attr->groups : 0,
+        .b = dtype_bytes(op_in(view, 0)->dtype, 1),
+        .wide = dtype_bytes(op_wide_dtype(view->graph), 1),
+        .idx = dtype_bytes(DTYPE_INT64, 1),
+        .attr = attr,
+    };
+}
+
+/* Whether weights are divided by their sum. */
+static gboolean router_renorms(const RouterAttr *attr)
+{
+    return attr->renorm && attr->top_k > 1 && attr->score != ROUTER_TOPK_SOFTMAX;
+}
+
+/* Whether the scores of all experts, not of the chosen alone, enter the derivative. */
+static gboolean router_is_full(const RouterAttr *attr)
+{
+    return attr->score == ROUTER_SOFTMAX;
+}
+
+/* Eager: what the framework's nodes keep (softmax its result, the quotient both sides); fused: scores alone. */
+static void router_saved(const OpView *view, OpSaved *ret_saved)
+{
+    const RouterAttr *attr = view->op->attr;
+    Dtype wide = op_wide_dtype(view->graph);
+    *ret_saved = (OpSaved){0};
+    if (!op_has_backward(view)) {
+        return;
+    }
+    ret_saved->inputs = op_trains_param(view, 0) ? 1u : 0u;
+    ret_saved->outputs = 1u << OUT_SEL;
+    if (attr->score == ROUTER_TOPK_SOFTMAX) {
+        ret_saved->outputs |= 1u << OUT_WEIGHTS;
+    } else {
+        gboolean full = router_is_full(attr) || view->op->eager;
+        op_saved_aux(ret_saved, ROWS_TOKENS, full ? attr->experts : attr->top_k, wide);
+    }
+    if (view->op->eager && router_renorms(attr)) {
+        op_saved_aux(ret_saved, ROWS_TOKENS, attr->top_k, wide);
+        op_saved_aux(ret_saved, ROWS_TOKENS, 1, wide);
+    }
+}
+
+/* FLOPs per token of scores, group scores and weights. */
+static double router_select_flops(const RouterAttr *attr)
+{
+    double e = (double)attr->experts;
+    double k = (double)attr->top_k;
+    double flops = attr->score == ROUTER_SOFTMAX ? 5 * e : attr->score == ROUTER_SIGMOID ? e : 5 * k;
+    flops += attr->bias_buffer ? e : 0;
+    flops += attr->groups > 1 && attr->group_score == ROUTER_GROUP_SUM2 ? (double)attr->groups : 0;
+    flops += router_renorms(attr) ? 2 * k + 1 : 0;
+    return flops + (attr->scaling == 1 ? 0 : k);
+}
+
+/* Slot order and counts from the selection, fused: one pass of a counting sort. */
+static void router_order_cost(const RouterSize *s, OpCost *cost)
+{
+    gboolean by_weight = s->attr->capacity_factor > 0 && s->attr->drop == MOE_DROP_PROBS;
+    int64_t weights = by_weight ? s->n * s->k * s->wide : 0;
+    Work *sort = op_cost_stream(cost, WORK_SORT, 0, s->n * s->k * s->idx + weights, (s->n * s->k + s->e) * s->idx);
+    sort->m = 1;
+    sort->n = s->n * s->k;
+}
+
+static void router_forward_fused(const RouterSize *s, const OpView *view, OpCost *cost)
+{
+    const RouterAttr *attr = s->attr;
+    OpSaved saved;
+    router_saved(view, &saved);
+    int64_t aux = saved.n_aux > 0 ? s->n * saved.aux[0].width : 0;
+    Work *logits = op_cost_gemm(cost, WORK_GEMM_NT, op_in(view, 0)->dtype, s->n, s->e, s->h);
+    logits->write_bytes = s->n * s->e * s->wide;
+    if (attr->linear_bias) {
+        logits->flops += (double)s->n * (double)s->e;
+        logits->read_bytes += s->e * s->b;
+    }
+    Work *top = op_cost_stream(cost, WORK_TOPK, (double)s->n * router_select_flops(attr),
+                               (s->n * s->e + (attr->bias_buffer ? s->e : 0)) * s->wide,
+                               (s->n * s->k + aux) * s->wide + s->n * s->k * s->idx);
+    top->m = s->n;
+    top->n = s->e;
+    top->k = s->k;
+    router_order_cost(s, cost);
+}
+
+/*
+ * Logits and scores as the framework's operators make them. A softmax router selects by noisy log-scores, as the
+ * measured program does to give its load a known distribution.
+ */
+static void router_scores_eager(const RouterSize *s, OpCost *cost)
+{
+    int64_t full = s->n * s->e * s->wide;
+    double n = (double)(s->n * s->e);
+    op_cost_stream(cost, WORK_COPY, 0, s->n * s->e * s->b, full); /* logits.float() */
+    if (s->attr->score == ROUTER_SOFTMAX) {
+        Work *softmax = op_cost_stream(cost, WORK_SOFTMAX, 5 * n, full, full);
+        softmax->m = s->n;
+        softmax->n = s->e;
+        op_cost_stream(cost, WORK_ELEMENTWISE, n, full, full);                  /* log */
+        op_cost_stream(cost, WORK_STRIDED, n, full + s->e * s->wide, full);     /* + bias of the load */
+        op_cost_stream(cost, WORK_ELEMENTWISE, 0, 0, full);                     /* uniform noise */
+        op_cost_stream(cost, WORK_ELEMENTWISE, 2 * n, full, full);              /* clamp */
+        op_cost_stream(cost, WORK_ELEMENTWISE, n, full, full)->n_launches = 3;  /* log, negate, log */
+        op_cost_stream(cost, WORK_ELEMENTWISE, n, 2 * full, full);              /* difference */
+    } else if (s->attr->score == ROUTER_SIGMOID) {
+        op_cost_stream(cost, WORK_ELEMENTWISE, n, full, full);
+        if (s->attr->bias_buffer) {
+            op_cost_stream(cost, WORK_STRIDED, n, full + s->e * s->wide, full);
+        }
+    }
+}
+
+/* Group limit: scores of groups, the best of them, a mask over the experts. */
+static void router_groups_eager(const RouterSize *s, OpCost *cost)
+{
+    int64_t full = s->n * s->e * s->wide;
+    int64_t best = s->n * s->groups;
+    if (s->groups == 0) {
+        return;
+    }
+    if (s->attr->group_score == ROUTER_GROUP_SUM2) {
+        Work *two = op_cost_stream(cost, WORK_TOPK, 0, full, 2 * best * (s->wide + s->idx));
+        two->m = best;
+        two->n = s->e / s->groups;
+        two->k = 2;
+    }
+    gboolean sum2 = s->attr->group_score == ROUTER_GROUP_SUM2;
+    op_cost_stream(cost, WORK_REDUCE, (double)best, sum2 ? 2 * best * s->wide : full, best * s->wide);
+    Work *top = op_cost_stream(cost, WORK_TOPK, 0, best * s->wide, s->n * s->attr->topk_groups * (s->wide + s->idx));
+    top->m = s->n;
+    top->n = s->groups;
+    top->k = s->attr->topk_groups;
+    op_cost_stream(cost, WORK_COPY, 0, 0, best * s->wide);                                     /* zeros */
+    op_cost_stream(cost, WORK_GATHER, 0, s->n * s->attr->topk_groups * s->idx, best * s->wide); /* marks */
+    op_cost_stream(cost, WORK_STRIDED, 0, best * s->wide, s->n * s->e);                        /* widened to experts */
+    op_cost_stream(cost, WORK_ELEMENTWISE, 0, full + s->n * s->e, full);                       /* masked fill */
+}
+
+/* Weights of the chosen, the sort of their slots, and the counts with their two reads by the host (bincount). */
+static void router_weights_eager(const RouterSize *s, OpCost *cost)
+{
+    const RouterAttr *attr = s->attr;
+    int64_t chosen = s->n * s->k;
+    int64_t w = chosen * s->wide;
+    Work *top = op_cost_stream(cost, WORK_TOPK, 0, s->n * s->e * s->wide, w + chosen * s->idx);
+    top->m = s->n;
+    top->n = s->e;
+    top->k = s->k;
+    op_cost_stream(cost, WORK_ELEMENTWISE, 0, w + chosen * s->idx, w + chosen * s->idx); /* sort of the chosen */
+    if (attr->score == ROUTER_TOPK_SOFTMAX) {
+        Work *softmax = op_cost_stream(cost, WORK_SOFTMAX, 5 * (double)chosen, w, w);
+        softmax->m = s->n;
+        softmax->n = s->k;
+    } else {
+        op_cost_stream(cost, WORK_GATHER, 0, w + chosen * s->idx, w);
+    }
+    if (router_renorms(attr)) {
+        op_cost_stream(cost, WORK_REDUCE, (double)chosen, w, s->n * s->wide);
+        op_cost_stream(cost, WORK_STRIDED, (double)chosen, w + s->n * s->wide, w);
+    }
+    if (attr->scaling != 1) {
+        op_cost_stream(cost, WORK_ELEMENTWISE, (double)chosen, w, w);
+    }
+    Work *sort = op_cost_stream(cost, WORK_SORT, 0, chosen * s->idx, 2 * chosen * s->idx);
+    sort->m = 1;
+    sort->n = chosen;
+    op_cost_stream(cost, WORK_REDUCE, 0, chosen * s->idx, s->idx)->n_launches = 2; /* least and largest index */
+    op_cost_stream(cost, WORK_COPY, 0, 0, s->e * s->idx);                          /* zeros */
+    op_cost_stream(cost, WORK_REDUCE, 0, chosen * s->idx, s->e * s->idx);          /* histogram */
+    cost->n_host_syncs += 2;
+    if (attr->capacity_factor > 0) { /* place of each slot within its expert, and what lies past the capacity */
+        op_cost_stream(cost, WORK_REDUCE, 0, chosen * s->idx, chosen * s->idx);
+        op_cost_stream(cost, WORK_ELEMENTWISE, 0, chosen * s->idx, chosen);
+        op_cost_stream(cost, WORK_ELEMENTWISE, 0, chosen * (s->idx + 1), chosen * s->idx);
+    }
+}
+
+static void router_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    RouterSize s = router_size(view);
+    *ret_cost = (OpCost){0};
+    if (!view->op->eager) {
+        router_forward_fused(&s, view, ret_cost);
+        return;
+    }
+    op_cost_gemm(ret_cost, WORK_GEMM_NT, op_in(view, 0)->dtype, s.n, s.e, s.h);
+    router_scores_eager(&s, ret_cost);
+    router_groups_eager(&s, ret_cost);
+    router_weights_eager(&s, ret_cost);
+    if (view->graph->ep_size == 1) { /* offsets of the grouped GEMM: running sum, cast */
+        op_cost_stream(ret_cost, WORK_REDUCE, 0, s.e * s.idx, s.e * s.idx);
+        op_cost_stream(ret_cost, WORK_COPY, 0, s.e * s.idx, s.e * 4);
+    }
+    ret_cost->workspace_bytes = 3 * s.n * s.e * s.wide;
+}
+
+/* FLOPs per token from the gradient of the weights to that of the logits (kernels.md 8, moe.md 1.1). */
+static double router_backward_flops(const RouterAttr *attr)
+{
+    double e = (double)attr->experts;
+    double k = (double)attr->top_k;
+    double flops = attr->scaling == 1 ? 0 : k;
+    flops += router_renorms(attr) ? 5 * k + 1 : 0;
+    switch (attr->score) {
+    case ROUTER_SIGMOID:
+        return flops + 3 * k;
+    case ROUTER_SOFTMAX:
+        return flops + 2 * k + 2 * e;
+    case ROUTER_TOPK_SOFTMAX:
+    default:
+        return flops + 4 * k + (attr->scaling == 1 ? 0 : k);
+    }
+}
+
+static void router_dlogits_eager(const RouterSize *s, OpCost *cost)
+{
+    const RouterAttr *attr = s->attr;
+    double chosen = (double)(s->n * s->k);
+    int64_t w = s->n * s->k * s->wide;
+    int64_t col = s->n * s->wide;
+    int64_t full = s->n * s->e * s->wide;
+    if (attr->scaling != 1) {
+        op_cost_stream(cost, WORK_ELEMENTWISE, chosen, w, w);
+    }
+    if (router_renorms(attr)) {
+        op_cost_stream(cost, WORK_STRIDED, chosen, w + col, w)->n_launches = 3; /* dw / sum; (w / sum) / sum */
+        op_cost_stream(cost, WORK_ELEMENTWISE, chosen, w, w);                   /* -dw */
+        op_cost_stream(cost, WORK_ELEMENTWISE, chosen, 2 * w, w);
+        op_cost_stream(cost, WORK_REDUCE, chosen, w, col);
+        op_cost_stream(cost, WORK_STRIDED, chosen, w + col, w); /* both ways to the scores meet */
+    }
+    if (attr->score == ROUTER_TOPK_SOFTMAX) {
+        Work *softmax = op_cost_stream(cost, WORK_SOFTMAX, 4 * chosen, 2 * w, w);
+        softmax->m = s->n;
+        softmax->n = s->k;
+    }
+    op_cost_stream(cost, WORK_COPY, 0, 0, full); /* zeros */
+    op_cost_stream(cost, WORK_SCATTER_ADD, chosen, 2 * w + s->n * s->k * s->idx, w);
+    if (attr->score == ROUTER_SOFTMAX) {
+        Work *softmax = op_cost_stream(cost, WORK_SOFTMAX, 4 * (double)(s->n * s->e), 2 * full, full);
+        softmax->m = s->n;
+        softmax->n = s->e;
+    } else if (attr->score == ROUTER_SIGMOID) {
+        op_cost_stream(cost, WORK_ELEMENTWISE, 3 * (double)(s->n * s->e), 2 * full, full);
+    }
+    if (attr->emit_logits) {
+        op_cost_stream(cost, WORK_ELEMENTWISE, (double)(s->n * s->e), 2 * full, full);
+    }
+    op_cost_stream(cost, WORK_COPY, 0, full, s->n * s->e * s->b); /* to the compute type */
+    cost->workspace_bytes = 2 * full;
+}
+
+static void router_dlogits_fused(const RouterSize *s, const OpView *view, OpCost *cost)
+{
+    OpSaved saved;
+    router_saved(view, &saved);
+    int64_t kept = s->n * (saved.n_aux > 0 ? saved.aux[0].width : s->k);
+    int64_t extra = s->attr->emit_logits ? s->n * s->e : 0;
+    op_cost_stream(cost, WORK_SOFTMAX, (double)s->n * router_backward_flops(s->attr) + (double)extra,
+                   (s->n * s->k + kept + extra) * s->wide + s->n * s->k * s->idx, s->n * s->e * s->wide);
+    cost->workspace_bytes = s->n * s->e * s->wide;
+}
+
+static void router_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    RouterSize s = router_size(view);
+    Dtype compute = op_in(view, 0)->dtype;
+    int64_t dlogit = view->op->eager ? s.b : s.wide; /* bytes of one logit's gradient */
+    *ret_cost = (OpCost){0};
+    if (!op_has_backward(view)) {
+        return;
+    }
+    if (view->op->eager) {
+        router_dlogits_eager(&s, ret_cost);
+    } else {
+        router_dlogits_fused(&s, view, ret_cost);
+    }
+    if (op_needs_input_grad(view, 0)) {
+        Work *dx = op_cost_gemm(ret_cost, WORK_GEMM_NN, compute, s.n, s.h, s.e);
+        dx->read_bytes = s.n * s.e * dlogit + s.e * s.h * s.b;
+    }
+    if (op_trains_param(view, 0)) {
+        Work *dw = op_cost_gemm(ret_cost, WORK_GEMM_TN, compute, s.e, s.h, s.n);
+        dw->read_bytes = s.n * s.e * dlogit + s.n * s.h * s.b;
+    }
+    if (op_trains_param(view, 2)) {
+        op_cost_stream(ret_cost, WORK_REDUCE, (double)(s.n * s.e), s.n * s.e * dlogit, s.e * s.b);
+    }
+}
+
 extern const OpClass op_router;
-const OpClass op_router = {.id = "router", .title = "router"};
+const OpClass op_router = {
+    .id = "router",
+    .title = "router",
+    .no_grad_outputs = 1u << OUT_SEL | 1u << OUT_ORDER | 1u << OUT_COUNTS,
+    .saved = router_saved,
+    .forward_cost = router_forward_cost,
+    .backward_cost = router_backward_cost,
+};
 #endif

@@ -17,6 +17,137 @@ int unpermute_add(Graph *graph, const char *name, int yp, int weights, int order
     return out;
 }
 
+enum { IN_ROWS, IN_WEIGHTS, IN_ORDER };
+
+/* Sizes: tokens, slots, choices, row width; bytes of an element, of a weight and of an index. */
+typedef struct UnpermuteSize {
+    int64_t n, slots, k, width, b, wide, idx;
+} UnpermuteSize;
+
+static UnpermuteSize unpermute_size(const OpView *view)
+{
+    return (UnpermuteSize){
+        .n = op_rows(view, ROWS_TOKENS),
+        .slots = op_rows(view, op_in(view, IN_ROWS)->rows),
+        .k = op_in(view, IN_ORDER)->width,
+        .width = op_in(view, IN_ROWS)->width,
+        .b = dtype_bytes(op_in(view, IN_ROWS)->dtype, 1),
+        .wide = dtype_bytes(op_in(view, IN_WEIGHTS)->dtype, 1),
+        .idx = dtype_bytes(DTYPE_INT64, 1),
+    };
+}
+
+/*
+ * Eager: the product keeps its two factors (the weights as a column in slot order), index_add keeps its source rows
+ * and the token of each slot, the column's gather keeps the order.
+ */
+static void unpermute_saved(const OpView *view, OpSaved *ret_saved)
+{
+    gboolean rows = op_needs_input_grad(view, IN_ROWS);
+    gboolean weights = op_needs_input_grad(view, IN_WEIGHTS);
+    RowSpace space = op_in(view, IN_ROWS)->rows;
+    Dtype dtype = op_in(view, IN_ROWS)->dtype;
+    *ret_saved = (OpSaved){0};
+    if (!rows && !weights) {
+        return;
+    }
+    ret_saved->inputs = weights ? 1u << IN_ROWS : 0u;
+    if (!view->op->eager) {
+        ret_saved->inputs |= 1u << IN_ORDER | (rows ? 1u << IN_WEIGHTS : 0u);
+        return;
+    }
+    ret_saved->inputs |= weights ? 1u << IN_ORDER : 0u;
+    op_saved_aux(ret_saved, space, op_in(view, IN_ROWS)->width, dtype);
+    op_saved_aux(ret_saved, space, 1, DTYPE_INT64);
+    if (rows) {
+        op_saved_aux(ret_saved, space, 1, dtype);
+    }
+}
+
+static void unpermute_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    UnpermuteSize s = unpermute_size(view);
+    double n = (double)(s.slots * s.width);
+    int64_t rows = s.slots * s.width * s.b;
+    int64_t out = s.n * s.width * s.b;
+    *ret_cost = (OpCost){0};
+    if (!view->op->eager) {
+        Work *sum = op_cost_stream(ret_cost, WORK_GATHER, 2 * n, rows + s.slots * (s.wide + s.idx), out);
+        sum->m = s.slots;
+        sum->n = s.width;
+        return;
+    }
+    op_cost_stream(ret_cost, WORK_GATHER, 0, s.slots * (s.wide + s.idx), s.slots * s.wide); /* weights by slot */
+    op_cost_stream(ret_cost, WORK_COPY, 0, s.slots * s.wide, s.slots * s.b);                /* to the compute type */
+    op_cost_stream(ret_cost, WORK_STRIDED, n, rows + s.slots * s.b, rows);
+    op_cost_stream(ret_cost, WORK_COPY, 0, 0, out);                                  /* zeros */
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, 0, s.slots * s.idx, s.slots * s.idx); /* order / k */
+    op_cost_stream(ret_cost, WORK_COPY, 0, out, out);                                /* index_add copies its base */
+    Work *add = op_cost_stream(ret_cost, WORK_SCATTER_ADD, n, 2 * rows + s.slots * s.idx, rows);
+    add->m = s.slots;
+    add->n = s.width;
+    ret_cost->workspace_bytes = out + s.slots * s.wide;
+    if (!op_has_backward(view)) { /* product, column and index are then not kept, yet held here */
+        ret_cost->workspace_bytes += rows + s.slots * (s.b + s.idx);
+    }
+}
+
+/* Gradient of the weights from the product's second factor: row sums, cast, scattered back through a sort. */
+static void unpermute_dweights_eager(const UnpermuteSize *s, OpCost *cost)
+{
+    double n = (double)(s->slots * s->width);
+    int64_t rows = s->slots * s->width * s->b;
+    op_cost_stream(cost, WORK_ELEMENTWISE, n, 2 * rows, rows);
+    Work *sum = op_cost_stream(cost, WORK_REDUCE, n, rows, s->slots * s->b);
+    sum->m = s->slots;
+    sum->n = s->width;
+    op_cost_stream(cost, WORK_COPY, 0, s->slots * s->b, s->slots * s->wide);
+    op_cost_stream(cost, WORK_COPY, 0, 0, s->n * s->k * s->wide); /* zeros */
+    Work *sort = op_cost_stream(cost, WORK_SORT, 0, s->slots * s->idx, 2 * s->slots * s->idx);
+    sort->m = 1;
+    sort->n = s->slots;
+    op_cost_stream(cost, WORK_GATHER, (double)s->slots, s->slots * (2 * s->idx + 2 * s->wide), s->slots * s->wide);
+}
+
+static void unpermute_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    UnpermuteSize s = unpermute_size(view);
+    gboolean to_rows = op_needs_input_grad(view, IN_ROWS);
+    gboolean to_weights = op_needs_input_grad(view, IN_WEIGHTS);
+    double n = (double)(s.slots * s.width);
+    int64_t rows = s.slots * s.width * s.b;
+    *ret_cost = (OpCost){0};
+    if (!to_rows && !to_weights) {
+        return;
+    }
+    if (!view->op->eager) {
+        int64_t read = rows + s.slots * s.idx + (to_rows ? s.slots * s.wide : 0) + (to_weights ? rows : 0);
+        int64_t write = (to_rows ? rows : 0) + (to_weights ? s.n * s.k * s.wide : 0);
+        Work *all = op_cost_stream(ret_cost, WORK_GATHER, (to_rows ? n : 0) + (to_weights ? 2 * n : 0), read, write);
+        all->m = s.slots;
+        all->n = s.width;
+        return;
+    }
+    Work *gather = op_cost_stream(ret_cost, WORK_GATHER, 0, rows + s.slots * s.idx, rows);
+    gather->m = s.slots;
+    gather->n = s.width;
+    if (to_rows) {
+        op_cost_stream(ret_cost, WORK_STRIDED, n, rows + s.slots * s.b, rows);
+    }
+    if (to_weights) {
+        unpermute_dweights_eager(&s, ret_cost);
+    }
+    /* Gathered gradient, its two products: when they are made, index_add's source rows have just been let go. */
+    ret_cost->workspace_bytes = rows;
+}
+
 extern const OpClass op_unpermute;
-const OpClass op_unpermute = {.id = "unpermute", .title = "unpermute"};
+const OpClass op_unpermute = {
+    .id = "unpermute",
+    .title = "unpermute",
+    .no_grad_inputs = 1u << IN_ORDER,
+    .saved = unpermute_saved,
+    .forward_cost = unpermute_forward_cost,
+    .backward_cost = unpermute_backward_cost,
+};
 #endif
