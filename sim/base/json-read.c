@@ -481,10 +481,10 @@ static const char *quantity_text(JsonObject *object, const char *key, const char
 }
 
 /* Whether the text of a key was understood; a failed reading becomes the object's mistake. */
-static gboolean understood(JsonObject *object, const char *key, gboolean parsed, const GError *cause)
+static gboolean understood(JsonObject *object, const char *key, gboolean parsed, GError *const *cause)
 {
     if (!parsed) {
-        json_object_fail(object, key, "%s", cause->message);
+        json_object_fail(object, key, "%s", (*cause)->message);
     }
     return parsed;
 }
@@ -498,7 +498,7 @@ int64_t json_object_bytes(JsonObject *object, const char *key, int64_t or_else)
     if (text == NULL) {
         return number < 0 ? or_else : json_object_int(object, key, 0, G_MAXINT64, or_else);
     }
-    return understood(object, key, quantity_parse_bytes(text, &bytes, &cause), cause) ? bytes : or_else;
+    return understood(object, key, quantity_parse_bytes(text, &bytes, &cause), &cause) ? bytes : or_else;
 }
 
 double json_object_rate(JsonObject *object, const char *key, double or_else)
@@ -509,7 +509,7 @@ double json_object_rate(JsonObject *object, const char *key, double or_else)
     if (text == NULL) {
         return number < 0 ? or_else : number;
     }
-    return understood(object, key, quantity_parse_rate(text, &rate, &cause), cause) ? rate : or_else;
+    return understood(object, key, quantity_parse_rate(text, &rate, &cause), &cause) ? rate : or_else;
 }
 
 double json_object_flops_rate(JsonObject *object, const char *key, double or_else)
@@ -520,7 +520,7 @@ double json_object_flops_rate(JsonObject *object, const char *key, double or_els
     if (text == NULL) {
         return number < 0 ? or_else : number;
     }
-    return understood(object, key, quantity_parse_flops_rate(text, &rate, &cause), cause) ? rate : or_else;
+    return understood(object, key, quantity_parse_flops_rate(text, &rate, &cause), &cause) ? rate : or_else;
 }
 
 SimTime json_object_time(JsonObject *object, const char *key, SimTime or_else)
@@ -532,7 +532,7 @@ SimTime json_object_time(JsonObject *object, const char *key, SimTime or_else)
     if (text == NULL) {
         return number < 0 ? or_else : json_object_int(object, key, 0, G_MAXINT64, or_else);
     }
-    return understood(object, key, quantity_parse_time(text, &ns, &cause), cause) ? ns : or_else;
+    return understood(object, key, quantity_parse_time(text, &ns, &cause), &cause) ? ns : or_else;
 }
 
 int json_object_choice(JsonObject *object, const char *key, const char *const *names, int n_names, int or_else)

@@ -1,0 +1,5 @@
+/* Linked with one whole library and those below it: a call upward does not link. */
+int main(void)
+{
+    return 0;
+}
