@@ -1,8 +1,9 @@
 /*
- * Device: one accelerator and its host, as a JSON descriptor says it, every value with its source.
+ * Device: one accelerator, its host and its place in a node, as a JSON descriptor says it, every value with its source.
  *
- * Values that a descriptor leaves out are inherited from the descriptor named in "laws_from" (fitted laws as
- * fractions of datasheet values) and count as EVIDENCE_DATASHEET.
+ * A descriptor that names another in "like" takes over what it does not say itself: values (marked as taken over) and
+ * the fitted laws. A law is a set of fractions of datasheet values and of fixed times, so that it can be carried to
+ * another device; what rests on a law taken over counts as EVIDENCE_DATASHEET.
  */
 #pragma once
 
@@ -15,7 +16,23 @@
 #include "sim/base/quantity.h"
 #include "sim/base/work.h"
 
-typedef struct Laws Laws; /* fitted laws; hw/laws.h */
+typedef struct Laws Laws; /* fitted laws; hw/law.h */
+
+/* The fields that a descriptor fills, in the order of values.def, then the peaks by number format. */
+typedef enum DeviceValue {
+#define VALUE(field, unit) DEVICE_##field,
+#include "hw/values.def"
+#undef VALUE
+    DEVICE_PEAK_FIRST,
+    N_DEVICE_VALUES = DEVICE_PEAK_FIRST + N_DTYPES
+} DeviceValue;
+
+/* Where a value comes from. */
+typedef struct DeviceOrigin {
+    char *source;     /* in words; NULL = the descriptor does not say the value */
+    char *confidence; /* "high", "medium", "low" */
+    char *from;       /* name of the descriptor that it was taken over from, or NULL */
+} DeviceOrigin;
 
 typedef struct Device {
     char *name;  /* "h200-sxm" */
@@ -23,15 +40,23 @@ typedef struct Device {
     double peak_flops_per_s[N_DTYPES]; /* dense datasheet peak; 0 = format not supported */
     int64_t hbm_bytes;
     double hbm_bytes_per_s;
-    int64_t usable_bytes;    /* of HBM: what a process can allocate */
+    int64_t usable_bytes;        /* of HBM: what a process can allocate */
     int64_t non_framework_bytes; /* device context and communicators, outside the allocator */
-    int64_t workspace_bytes; /* library workspace inside the allocator, static on every GPU (64 MiB on H200) */
-    int64_t host_bytes;      /* DDR per GPU; 0 = unknown */
-    double host_link_bytes_per_s; /* PCIe or C2C, one direction */
-    int n_sms;
+    int64_t workspace_bytes;     /* library workspace inside the allocator, static on every GPU (64 MiB on H200) */
+    int64_t host_bytes;          /* DDR per GPU; 0 = unknown */
+    double host_link_bytes_per_s; /* PCIe or C2C, one direction, datasheet */
+    int64_t n_sms;
+    int64_t l2_bytes;
     gboolean unified_memory; /* super-node with unified memory addressing */
 
-    /* Host issue costs (nanoseconds); see ERRATA-like notes in hw/README.md. */
+    /* The node that it usually sits in. */
+    int64_t gpus_per_node;
+    int64_t domain_gpus;          /* GPUs of one scale-up domain; it may span nodes */
+    double scale_up_bytes_per_s;  /* per GPU, one direction, datasheet */
+    double scale_out_bytes_per_s; /* per GPU, one direction (its NIC rail), datasheet */
+    SimTime scale_out_latency_ns; /* of one message between nodes */
+
+    /* Host issue costs (nanoseconds); hw/README.md says how they were found. */
     SimTime eager_op_ns;      /* host time of one eager operator, forward */
     SimTime backward_op_ns;   /* the same when autograd issues it */
     SimTime graph_op_ns;      /* device time between kernels of a captured graph */
@@ -47,9 +72,10 @@ typedef struct Device {
     double compute_rate_under_copy;
 
     Laws *laws;
+    DeviceOrigin origins[N_DEVICE_VALUES];
 } Device;
 
-/* Loads a preset by name, or a file by path. */
+/* Loads a preset by name, or a file by path (a name with '/' or ending in ".json"). */
 Device *device_load(const char *name_or_path, GError **error);
 void device_free(Device *device);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Device, device_free)
@@ -58,7 +84,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Device, device_free)
 char **device_preset_names(void);
 
 /*
- * The descriptor as the user may see it: {"name", "title", "values": [{"key", "value", "origin"}…], laws with fit
- * error and measured range}. New reference.
+ * The descriptor as the user may see it: {"name", "title", "values": [{"key", "value", "source", "confidence",
+ * "taken_over_from"}…], "laws": [{"name", "parameters", fit error, measured range}…]}. New reference.
  */
 json_t *device_to_json(const Device *device);

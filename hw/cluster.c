@@ -1,0 +1,67 @@
+#include "hw/cluster.h"
+
+#include "sim/base/error.h"
+
+Cluster *cluster_load(const char *preset_or_path, int64_t n_nodes, int64_t gpus_per_node, GError **error)
+{
+    g_autoptr(Device) device = device_load(preset_or_path, error);
+    if (device == NULL) {
+        return NULL;
+    }
+    if (gpus_per_node == 0) {
+        gpus_per_node = device->gpus_per_node;
+    }
+    int64_t n_ranks;
+    if (n_nodes < 1 || gpus_per_node < 1 || !quantity_mul(n_nodes, gpus_per_node, &n_ranks)) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                    "cluster %s: %" G_GINT64_FORMAT " nodes of %" G_GINT64_FORMAT
+                    " GPUs make no cluster; both are at least 1",
+                    preset_or_path, n_nodes, gpus_per_node);
+        return NULL;
+    }
+    Cluster *cluster = g_new0(Cluster, 1);
+    cluster->n_nodes = n_nodes;
+    cluster->gpus_per_node = gpus_per_node;
+    cluster->n_ranks = n_ranks;
+    /* A domain inside a node shrinks with the node; one that spans nodes stays as large as it is. */
+    cluster->domain_gpus =
+        device->domain_gpus > device->gpus_per_node ? device->domain_gpus : MIN(device->domain_gpus, gpus_per_node);
+    cluster->scale_up_bytes_per_s = device->scale_up_bytes_per_s;
+    cluster->scale_out_bytes_per_s = device->scale_out_bytes_per_s;
+    cluster->device = g_steal_pointer(&device);
+    return cluster;
+}
+
+void cluster_free(Cluster *cluster)
+{
+    if (cluster == NULL) {
+        return;
+    }
+    device_free(cluster->device);
+    g_free(cluster);
+}
+
+/* Domain of a rank. A domain inside a node never crosses it. */
+static int64_t domain_of(const Cluster *cluster, int64_t rank)
+{
+    if (cluster->domain_gpus >= cluster->gpus_per_node) {
+        int64_t nodes_per_domain = MAX(cluster->domain_gpus / cluster->gpus_per_node, 1);
+        return rank / cluster->gpus_per_node / nodes_per_domain;
+    }
+    int64_t node = rank / cluster->gpus_per_node;
+    int64_t domains_per_node = quantity_div_up(cluster->gpus_per_node, cluster->domain_gpus);
+    return node * domains_per_node + rank % cluster->gpus_per_node / cluster->domain_gpus;
+}
+
+CollGroup cluster_group(const Cluster *cluster, int64_t first, int64_t stride, int64_t n_ranks)
+{
+    g_assert(n_ranks >= 1 && stride >= 0 && first >= 0);
+    int64_t best = 1, run = 0, last = -1;
+    for (int64_t i = 0; i < n_ranks; i++) {
+        int64_t domain = domain_of(cluster, first + i * stride);
+        run = domain == last ? run + 1 : 1;
+        last = domain;
+        best = MAX(best, run);
+    }
+    return (CollGroup){.n_ranks = n_ranks, .per_domain = best};
+}

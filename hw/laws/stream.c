@@ -1,0 +1,41 @@
+/*
+ * Streams: kernels bound by device memory, and links.
+ *
+ * t = fixed + bytes / (fraction x datasheet bandwidth) + ramp x bytes / (bytes + half). Large kernels run at a
+ * constant share of the bandwidth; small ones pay for filling the memory pipeline.
+ */
+#include "hw/laws/form.h"
+
+enum { FIXED_NS, FRACTION, RAMP_NS, HALF_BYTES };
+
+double form_stream_seconds(double bytes, double bytes_per_s, double fixed_ns, double ramp_ns, double half_bytes)
+{
+    double ramp = bytes > 0.0 ? ramp_ns * bytes / (bytes + half_bytes) : 0.0;
+    return (fixed_ns + ramp) * 1e-9 + bytes / bytes_per_s;
+}
+
+static double stream_seconds(const Device *device, const double *params, const Work *work, TimingRegime regime)
+{
+    (void)regime;
+    double bytes = (double)work->read_bytes + (double)work->write_bytes;
+    return form_stream_seconds(bytes, device->hbm_bytes_per_s * params[FRACTION], params[FIXED_NS], params[RAMP_NS],
+                               params[HALF_BYTES]);
+}
+
+const LawForm law_form_stream = {
+    .n_params = 4,
+    .params = {{"fixed_ns", 1500.0, 500.0, 50000.0},
+               {"bandwidth_fraction", 0.89, 0.02, 1.0},
+               {"ramp_ns", 3000.0, 0.0, 50000.0},
+               {"half_bytes", 4e6, 1e5, 1e9}},
+    .seconds = stream_seconds,
+};
+
+/* Links take the same parameters; hw/coll.c and timing_host_copy_ns() use them with the link's bandwidth. */
+const LawForm law_form_link = {
+    .n_params = 4,
+    .params = {{"fixed_ns", 8000.0, 1000.0, 100000.0},
+               {"bandwidth_fraction", 0.75, 0.05, 1.0},
+               {"ramp_ns", 50000.0, 0.0, 1e6},
+               {"half_bytes", 3e7, 1e5, 1e10}},
+};

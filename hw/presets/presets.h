@@ -1,0 +1,10 @@
+/*
+ * Presets: the descriptors that are compiled into the program.
+ */
+#pragma once
+
+/* Text of a preset, or NULL; caller frees. */
+char *hw_preset_text(const char *name);
+
+/* Their names, sorted, NULL-terminated; free with g_strfreev. */
+char **hw_preset_names(void);
