@@ -56,8 +56,16 @@ Result *result_new(void);
 void result_free(Result *result);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Result, result_free)
 
-/* The result object; new reference. */
+/* Name of a part of memory.at_peak ("unsharded"). */
+const char *result_mem_tag_name(MemTag tag);
+
+/* The result object; new reference. What is not finite is null. */
 json_t *result_to_json(const Result *result);
 
-/* Value at a dotted result path ("time.forward_s"): number or boolean or string; NULL if there is none. New reference. */
+/*
+ * Value at a dotted result path ("time.forward_s"): number, boolean, string or null; NULL if there is none, or
+ * if the path names an object or a list. result_value_at reads it from an object made once (borrowed),
+ * result_get makes the object for it (new reference).
+ */
+json_t *result_value_at(json_t *object, const char *path);
 json_t *result_get(const Result *result, const char *path);
