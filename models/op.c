@@ -96,6 +96,28 @@ int64_t op_out_bytes(const OpView *view, int i)
     return graph_tensor_bytes(op_out(view, i), view->rows);
 }
 
+int64_t op_in_elem_bytes(const OpView *view, int i)
+{
+    return dtype_bytes(op_in(view, i)->dtype, 1);
+}
+
+int64_t op_weight_bytes(const OpView *view, int i)
+{
+    const GraphParam *param = op_weight(view, i);
+    return dtype_bytes(param->always_fp32 ? DTYPE_FP32 : view->graph->compute, graph_param_numel(param));
+}
+
+OpKind op_in_maker(const OpView *view, int i, gboolean *ret_eager)
+{
+    int producer = op_in(view, i)->producer;
+    if (producer < 0) {
+        *ret_eager = FALSE;
+        return N_OPS;
+    }
+    *ret_eager = graph_op(view->graph, producer)->eager;
+    return graph_op(view->graph, producer)->kind;
+}
+
 gboolean op_needs_input_grad(const OpView *view, int i)
 {
     guint32 blocked = op_class(view->op->kind)->no_grad_inputs | view->op->detached;
@@ -202,5 +224,14 @@ void op_count(const OpRun *run, double flops, int64_t read_elems, int64_t write_
         run->counter->flops += flops;
         run->counter->read_bytes += read_elems * (int64_t)sizeof(double);
         run->counter->write_bytes += write_elems * (int64_t)sizeof(double);
+    }
+}
+
+void op_count_bytes(const OpRun *run, double flops, int64_t read_bytes, int64_t write_bytes)
+{
+    if (run->counter != NULL) {
+        run->counter->flops += flops;
+        run->counter->read_bytes += read_bytes;
+        run->counter->write_bytes += write_bytes;
     }
 }

@@ -156,6 +156,13 @@ int64_t op_rows(const OpView *view, RowSpace space);
 int64_t op_in_bytes(const OpView *view, int i);
 int64_t op_out_bytes(const OpView *view, int i);
 
+/* Bytes of one element of input i; of parameter i as kernels read it, whole. */
+int64_t op_in_elem_bytes(const OpView *view, int i);
+int64_t op_weight_bytes(const OpView *view, int i);
+
+/* Class of the operator that makes input i and whether it is priced as a chain: N_OPS for an input of the graph. */
+OpKind op_in_maker(const OpView *view, int i, gboolean *ret_eager);
+
 /* Whether backward has to make that gradient. */
 gboolean op_needs_input_grad(const OpView *view, int i);
 gboolean op_trains_param(const OpView *view, int i);
@@ -178,3 +185,6 @@ int64_t op_aux_bytes(const OpAux *aux, const RowCounts *rows);
 
 /* Adds to a run's counters (nothing when it has none). */
 void op_count(const OpRun *run, double flops, int64_t read_elems, int64_t write_elems);
+
+/* The same in bytes, for operators whose tensors have several types. */
+void op_count_bytes(const OpRun *run, double flops, int64_t read_bytes, int64_t write_bytes);
