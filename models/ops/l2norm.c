@@ -17,6 +17,95 @@ int l2norm_add(Graph *graph, const char *name, int x, int64_t width, double eps)
     return y;
 }
 
+static int64_t l2norm_parts(const OpView *view)
+{
+    const L2normAttr *attr = view->op->attr;
+    return graph_tensor_numel(op_in(view, 0), view->rows) / attr->width;
+}
+
+static void l2norm_saved(const OpView *view, OpSaved *ret_saved)
+{
+    const L2normAttr *attr = view->op->attr;
+    Dtype dtype = view->op->eager ? op_in(view, 0)->dtype : DTYPE_FP32;
+    ret_saved->inputs = 1;
+    op_saved_aux(ret_saved, op_in(view, 0)->rows, op_in(view, 0)->width / attr->width, dtype);
+}
+
+/* x * rsqrt((x * x).sum(-1) + eps) */
+static void eager_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    double n = (double)graph_tensor_numel(op_in(view, 0), view->rows);
+    double parts = (double)l2norm_parts(view);
+    int64_t full = op_in_bytes(view, 0);
+    int64_t small = op_in_elem_bytes(view, 0) * l2norm_parts(view);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, 2 * full, full);
+    op_cost_stream(ret_cost, WORK_REDUCE, n, full, small);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, parts, small, small);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, parts, small, small);
+    op_cost_stream(ret_cost, WORK_STRIDED, n, full + small, full);
+    ret_cost->workspace_bytes = full + small;
+}
+
+/*
+ * Product: dy r, and dy x summed per part; root: dr * r^3 * -0.5; sum: broadcast; square: twice times x, and their
+ * sum; the two gradients of x are added.
+ */
+static void eager_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    double n = (double)graph_tensor_numel(op_in(view, 0), view->rows);
+    double parts = (double)l2norm_parts(view);
+    int64_t full = op_in_bytes(view, 0);
+    int64_t small = op_in_elem_bytes(view, 0) * l2norm_parts(view);
+    op_cost_stream(ret_cost, WORK_STRIDED, n, full + small, full);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, 2 * full, full);
+    op_cost_stream(ret_cost, WORK_REDUCE, n, full, small);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, parts, small, small)->n_launches = 2;
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, parts, 2 * small, small);
+    op_cost_stream(ret_cost, WORK_STRIDED, n, full + small, full)->n_launches = 2;
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, 2 * full, full)->n_launches = 2;
+    ret_cost->workspace_bytes = 2 * full + 2 * small;
+}
+
+/* kernels.md 1.2: squares and their sum 2w, eps and root 2, scaling w. */
+static void l2norm_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    const L2normAttr *attr = view->op->attr;
+    if (view->op->eager) {
+        eager_forward_cost(view, ret_cost);
+        return;
+    }
+    int64_t parts = l2norm_parts(view);
+    double flops = (double)parts * (3 * (double)attr->width + 2);
+    Work *work = op_cost_stream(ret_cost, WORK_NORM_FORWARD, flops, op_in_bytes(view, 0), op_out_bytes(view, 0) + dtype_bytes(DTYPE_FP32, parts));
+    work->m = parts;
+    work->n = attr->width;
+}
+
+/* Per number: y = x r 1, its product with dy 2, r (dy - y product) 3. */
+static void l2norm_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    const L2normAttr *attr = view->op->attr;
+    if (!op_needs_input_grad(view, 0)) {
+        return;
+    }
+    if (view->op->eager) {
+        eager_backward_cost(view, ret_cost);
+        return;
+    }
+    int64_t parts = l2norm_parts(view);
+    double flops = 6 * (double)parts * (double)attr->width;
+    int64_t read = op_in_bytes(view, 0) + op_out_bytes(view, 0) + dtype_bytes(DTYPE_FP32, parts);
+    Work *work = op_cost_stream(ret_cost, WORK_NORM_BACKWARD, flops, read, op_in_bytes(view, 0));
+    work->m = parts;
+    work->n = attr->width;
+}
+
 extern const OpClass op_l2norm;
-const OpClass op_l2norm = {.id = "l2norm", .title = "L2 norm"};
+const OpClass op_l2norm = {
+    .id = "l2norm",
+    .title = "L2 norm",
+    .saved = l2norm_saved,
+    .forward_cost = l2norm_forward_cost,
+    .backward_cost = l2norm_backward_cost,
+};
 #endif

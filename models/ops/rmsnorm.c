@@ -19,6 +19,87 @@ int rmsnorm_add(Graph *graph, const char *name, int x, int64_t width, double eps
     return y;
 }
 
+/* What sizes one run. */
+typedef struct NormSize {
+    double parts; /* normalised vectors */
+    double width;
+    int64_t stat_bytes; /* 1/rms of every part */
+    double centered;    /* 1 if the weight is 1 + w */
+} NormSize;
+
+static NormSize norm_size(const OpView *view)
+{
+    const RmsnormAttr *attr = view->op->attr;
+    int64_t parts = graph_tensor_numel(op_in(view, 0), view->rows) / attr->width;
+    return (NormSize){(double)parts, (double)attr->width, dtype_bytes(DTYPE_FP32, parts), attr->zero_centered ? 1 : 0};
+}
+
+static void rmsnorm_saved(const OpView *view, OpSaved *ret_saved)
+{
+    const RmsnormAttr *attr = view->op->attr;
+    ret_saved->inputs = 1;
+    op_saved_aux(ret_saved, op_in(view, 0)->rows, op_in(view, 0)->width / attr->width, DTYPE_FP32);
+}
+
+/* The framework's kernel takes dense rows: a part of a split is copied first. */
+static void eager_dense_copy(const OpView *view, OpCost *ret_cost)
+{
+    gboolean eager;
+    if (view->op->eager && op_in_maker(view, 0, &eager) == OP_split) {
+        op_cost_stream(ret_cost, WORK_STRIDED, 0, op_in_bytes(view, 0), op_in_bytes(view, 0));
+        ret_cost->workspace_bytes = op_in_bytes(view, 0);
+    }
+}
+
+/* kernels.md 1.1: squares and their sum 2w, mean, eps and root 3, scaling by 1/rms and weight 2w. */
+static void rmsnorm_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    NormSize s = norm_size(view);
+    eager_dense_copy(view, ret_cost);
+    double flops = s.parts * ((4 + s.centered) * s.width + 3);
+    Work *work = op_cost_stream(ret_cost, WORK_NORM_FORWARD, flops, op_in_bytes(view, 0) + op_weight_bytes(view, 0),
+                                op_out_bytes(view, 0) + s.stat_bytes);
+    work->m = (int64_t)s.parts;
+    work->n = (int64_t)s.width;
+}
+
+/*
+ * Per number: the normed x 1; for dx: g = dy w 1 (+ 1 for 1 + w), mean of xhat g 2, r (g - xhat mean) 3; for dw: 2.
+ * Eager: two kernels, each reads x and dy.
+ */
+static void rmsnorm_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    NormSize s = norm_size(view);
+    gboolean dx = op_needs_input_grad(view, 0);
+    gboolean dw = op_trains_param(view, 0);
+    double dx_flops = s.parts * ((6 + s.centered) * s.width + 1);
+    double norm_flops = s.parts * s.width;
+    int64_t read = op_in_bytes(view, 0) + op_out_bytes(view, 0) + s.stat_bytes;
+    int64_t weight = op_weight_bytes(view, 0);
+    if (!dx && !dw) {
+        return;
+    }
+    eager_dense_copy(view, ret_cost);
+    if (!view->op->eager || !dw || !dx) {
+        double flops = norm_flops + (dx ? dx_flops : 0) + (dw ? 2 * norm_flops : 0);
+        op_cost_stream(ret_cost, dx ? WORK_NORM_BACKWARD : WORK_NORM_WEIGHT_GRAD, flops, read + (dx ? weight : 0),
+                       (dx ? op_in_bytes(view, 0) : 0) + (dw ? weight : 0));
+    } else {
+        op_cost_stream(ret_cost, WORK_NORM_BACKWARD, norm_flops + dx_flops, read + weight, op_in_bytes(view, 0));
+        op_cost_stream(ret_cost, WORK_NORM_WEIGHT_GRAD, 3 * norm_flops, read, weight);
+    }
+    for (int i = 0; i < ret_cost->n_works; i++) {
+        ret_cost->works[i].m = (int64_t)s.parts;
+        ret_cost->works[i].n = (int64_t)s.width;
+    }
+}
+
 extern const OpClass op_rmsnorm;
-const OpClass op_rmsnorm = {.id = "rmsnorm", .title = "RMSNorm"};
+const OpClass op_rmsnorm = {
+    .id = "rmsnorm",
+    .title = "RMSNorm",
+    .saved = rmsnorm_saved,
+    .forward_cost = rmsnorm_forward_cost,
+    .backward_cost = rmsnorm_backward_cost,
+};
 #endif

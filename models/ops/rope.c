@@ -2,6 +2,7 @@
 
 #include "models/op-name.h"
 #include "models/op.h"
+#include "models/sequences.h"
 #include "models/real.h"
 
 #if REAL_HAS_CLASS
@@ -19,6 +20,125 @@ int rope_add(Graph *graph, const char *name, int x, int positions, const RopeAtt
     return y;
 }
 
+static void rope_saved(const OpView *view, OpSaved *ret_saved)
+{
+    const RopeAttr *attr = view->op->attr;
+    ret_saved->inputs = view->op->inputs[1] >= 0 ? 2 : 0;
+    if (view->op->eager && op_needs_input_grad(view, 0)) {
+        int64_t angles = sequences_longest(view->rows, op_in(view, 0)->rows) * attr->rotary_dim / 2;
+        op_saved_aux(ret_saved, ROWS_ONE, angles, op_in(view, 0)->dtype); /* cosines */
+        op_saved_aux(ret_saved, ROWS_ONE, angles, op_in(view, 0)->dtype); /* sines */
+    }
+}
+
+/* Angle, cosine and sine per row and pair 3; rotation per pair of a head 6. */
+static double rope_flops(const OpView *view)
+{
+    const RopeAttr *attr = view->op->attr;
+    double pairs = (double)op_rows(view, op_in(view, 0)->rows) * (double)(attr->rotary_dim / 2);
+    return pairs * (3 + 6 * (double)attr->heads);
+}
+
+static void fused_cost(const OpView *view, OpCost *ret_cost)
+{
+    int64_t positions = view->op->inputs[1] >= 0 ? op_in_bytes(view, 1) : 0;
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, rope_flops(view), op_in_bytes(view, 0) + positions, op_out_bytes(view, 0));
+}
+
+/* What sizes the eager chain: the tensor and half of its rotated part. */
+typedef struct RopeSize {
+    int64_t full, half;   /* bytes */
+    int64_t n;            /* numbers in a half */
+    int64_t angles;       /* tokens of a sequence x pairs */
+    int64_t table;        /* bytes of the cosines */
+    int64_t length, pairs;
+} RopeSize;
+
+static RopeSize rope_size(const OpView *view)
+{
+    const RopeAttr *attr = view->op->attr;
+    int64_t elem = op_in_elem_bytes(view, 0);
+    RopeSize s = {.full = op_in_bytes(view, 0), .pairs = attr->rotary_dim / 2};
+    s.length = sequences_longest(view->rows, op_in(view, 0)->rows);
+    s.n = op_rows(view, op_in(view, 0)->rows) * attr->heads * s.pairs;
+    s.half = elem * s.n;
+    s.angles = s.length * s.pairs;
+    s.table = elem * s.angles;
+    return s;
+}
+
+/* Positions, frequencies, their outer product in fp32, its cosine and sine and their casts. */
+static void eager_table_cost(const RopeSize *s, OpCost *ret_cost)
+{
+    int64_t freq = 4 * s->pairs;
+    double p = (double)s->pairs;
+    double a = (double)s->angles;
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, 0, 0, 4 * s->length);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, 0, 0, 2 * freq);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, p, 2 * freq, freq);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, p, freq, freq)->n_launches = 3; /* power, reciprocal, product */
+    op_cost_stream(ret_cost, WORK_STRIDED, a, 4 * s->length + freq, 4 * s->angles);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, a, 4 * s->angles, 4 * s->angles)->n_launches = 2;
+    op_cost_stream(ret_cost, WORK_COPY, 0, 4 * s->angles, s->table)->n_launches = 2;
+}
+
+/* cat([x1 c - x2 s, x2 c + x1 s]) over views of [sequence, head, token, number]. */
+static void rope_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    if (!view->op->eager) {
+        fused_cost(view, ret_cost);
+        return;
+    }
+    RopeSize s = rope_size(view);
+    double n = (double)s.n;
+    eager_table_cost(&s, ret_cost);
+    op_cost_stream(ret_cost, WORK_STRIDED, n, s.half + s.table, s.half)->n_launches = 4;
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, 2 * s.half, s.half)->n_launches = 2;
+    op_cost_stream(ret_cost, WORK_STRIDED, 0, s.full, s.full);
+    ret_cost->workspace_bytes = 2 * s.half;
+}
+
+/*
+ * Minus, four products, two sums; every slice's gradient is padded with zeros to the whole tensor, and those are
+ * added. The result lies head by head: the layer before wants it token by token.
+ */
+static void rope_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    const RopeAttr *attr = view->op->attr;
+    if (!op_needs_input_grad(view, 0)) {
+        return;
+    }
+    if (!view->op->eager) {
+        fused_cost(view, ret_cost);
+        return;
+    }
+    RopeSize s = rope_size(view);
+    double n = (double)s.n;
+    gboolean partial = attr->rotary_dim < attr->head_dim;
+    int64_t rest = s.full - 2 * s.half;
+    op_cost_stream(ret_cost, WORK_STRIDED, n, s.half, s.half);
+    op_cost_stream(ret_cost, WORK_STRIDED, n, s.half + s.table, s.half)->n_launches = 4;
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, 2 * s.half, s.half)->n_launches = 2;
+    op_cost_stream(ret_cost, WORK_COPY, 0, 0, s.full)->n_launches = partial ? 3 : 2;
+    op_cost_stream(ret_cost, WORK_STRIDED, 0, s.half, s.half)->n_launches = 2;
+    if (partial) {
+        op_cost_stream(ret_cost, WORK_STRIDED, 0, rest, rest);
+    }
+    double full = (double)graph_tensor_numel(op_in(view, 0), view->rows);
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, full, 2 * s.full, s.full)->n_launches = partial ? 2 : 1;
+    if (attr->heads > 1) {
+        op_cost_stream(ret_cost, WORK_STRIDED, 0, s.full, s.full);
+    }
+    ret_cost->workspace_bytes = s.full + s.half;
+}
+
 extern const OpClass op_rope;
-const OpClass op_rope = {.id = "rope", .title = "RoPE", .no_grad_inputs = 2};
+const OpClass op_rope = {
+    .id = "rope",
+    .title = "RoPE",
+    .no_grad_inputs = 2,
+    .saved = rope_saved,
+    .forward_cost = rope_forward_cost,
+    .backward_cost = rope_backward_cost,
+};
 #endif

@@ -24,6 +24,34 @@ void split_add(Graph *graph, const char *name, int x, const SplitAttr *attr, int
     }
 }
 
+static void split_saved(const OpView *view, OpSaved *ret_saved)
+{
+    (void)view;
+    (void)ret_saved;
+}
+
+/* Views: no kernel. */
+static void split_forward_cost(const OpView *view, OpCost *ret_cost)
+{
+    (void)view;
+    (void)ret_cost;
+}
+
+/* Fused kernels write their part of the gradient in place; the framework joins them. */
+static void split_backward_cost(const OpView *view, OpCost *ret_cost)
+{
+    if (view->op->eager && op_needs_input_grad(view, 0)) {
+        op_cost_stream(ret_cost, WORK_STRIDED, 0, op_in_bytes(view, 0), op_in_bytes(view, 0));
+    }
+}
+
 extern const OpClass op_split;
-const OpClass op_split = {.id = "split", .title = "split", .views_input = TRUE};
+const OpClass op_split = {
+    .id = "split",
+    .title = "split",
+    .views_input = TRUE,
+    .saved = split_saved,
+    .forward_cost = split_forward_cost,
+    .backward_cost = split_backward_cost,
+};
 #endif
