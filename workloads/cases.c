@@ -20,11 +20,11 @@ struct Cases {
     CsvTable *table;
     char *base_dir;
     char *name;
-    GPtrArray *ids;      /* char *, by row */
-    GPtrArray *places;   /* char *, by row */
-    GArray *plan;        /* size_t: columns that are plan paths */
-    GArray *measured;    /* size_t: columns that are result paths */
-    int rank_column;     /* or -1 */
+    GPtrArray *ids;    /* char *, by row */
+    GPtrArray *places; /* char *, by row */
+    GArray *plan;      /* size_t: columns that are plan paths */
+    GArray *measured;  /* size_t: columns that are result paths */
+    int rank_column;   /* or -1 */
 };
 
 void cases_free(Cases *cases)
@@ -136,7 +136,8 @@ gboolean cases_set(json_t *plan, const char *path, json_t *value, GError **error
         }
         object = enter(object, *key, key == keys && strcmp(*key, "model") == 0);
         if (object == NULL) {
-            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s is set beside a field inside it, %s; keep one of them", *key, path);
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                        "%s is set beside a field inside it, %s; keep one of them", *key, path);
             return FALSE;
         }
     }
@@ -160,8 +161,9 @@ static gboolean check_contradictions(const Cases *cases, GError **error)
             const char *outer = csv_table_column(cases->table, g_array_index(cases->plan, size_t, j));
             gboolean model_by_name = strcmp(outer, "model") == 0 && strcmp(inner, "model.config") != 0;
             if (below(inner, outer) && !model_by_name) {
-                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:1: columns %s and %s set the same field twice; keep one of them",
-                            cases->name, outer, inner);
+                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                            "%s:1: columns %s and %s set the same field twice; keep one of them", cases->name, outer,
+                            inner);
                 return FALSE;
             }
         }
@@ -190,7 +192,8 @@ static void name_rows(Cases *cases)
     int id = csv_table_find(cases->table, "id");
     for (size_t row = 0; row < csv_table_n_rows(cases->table); row++) {
         const char *text = id >= 0 ? csv_table_cell(cases->table, row, (size_t)id) : "";
-        g_ptr_array_add(cases->ids, text[0] != '\0' ? g_strdup(text) : g_strdup_printf("row %" G_GSIZE_FORMAT, row + 1));
+        g_ptr_array_add(cases->ids,
+                        text[0] != '\0' ? g_strdup(text) : g_strdup_printf("row %" G_GSIZE_FORMAT, row + 1));
         g_ptr_array_add(cases->places,
                         g_strdup_printf("%s:%" G_GSIZE_FORMAT, cases->name, csv_table_line(cases->table, row)));
     }
@@ -293,8 +296,9 @@ gboolean cases_measured_rank(const Cases *cases, size_t row, int64_t *ret_rank, 
     const char *cell = cases->rank_column < 0 ? "" : csv_table_cell(cases->table, row, (size_t)cases->rank_column);
     gint64 rank = -1;
     if (cell[0] != '\0' && !g_ascii_string_to_signed(cell, 10, 0, G_MAXINT32, &rank, NULL)) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: measured.rank: '%s' is no rank; expected a whole number from 0",
-                    cases_place(cases, row), cell);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                    "%s: measured.rank: '%s' is no rank; expected a whole number from 0", cases_place(cases, row),
+                    cell);
         return FALSE;
     }
     *ret_rank = rank;

@@ -54,7 +54,8 @@ static gboolean complete(const CommandCall *call, GError **error)
 {
     guint64 point;
     if (!g_ascii_string_to_unsigned(call->words[1], 10, 0, G_MAXUINT32, &point, NULL)) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "complete: POINT: '%s' is no position in a line", call->words[1]);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "complete: POINT: '%s' is no position in a line",
+                    call->words[1]);
         return FALSE;
     }
     g_autofree char *line = g_strndup(call->words[0], point);
@@ -68,7 +69,8 @@ static gboolean complete(const CommandCall *call, GError **error)
         }
     }
     if (typed->len <= 1) {
-        return prefix[0] == '-' ? offer("--help", prefix, error) && offer("--version", prefix, error) : offer_commands(prefix, error);
+        return prefix[0] == '-' ? offer("--help", prefix, error) && offer("--version", prefix, error)
+                                : offer_commands(prefix, error);
     }
     const Command *command = command_find(g_ptr_array_index(typed, 1));
     if (command == NULL) {

@@ -64,7 +64,8 @@ static GOptionContext *new_context(const Command *command, void *values, gboolea
     }
     entries[n] = (GOptionEntry){"help", 'h', 0, G_OPTION_ARG_NONE, help, "Show this help", NULL};
     GOptionContext *context = g_option_context_new(command->cls->usage);
-    g_option_context_set_help_enabled(context, FALSE); /* GLib's own ends the program without asking whether it was read */
+    g_option_context_set_help_enabled(context,
+                                      FALSE); /* GLib's own ends the program without asking whether it was read */
     g_option_context_set_summary(context, command->summary);
     g_option_context_set_description(context, command->cls->description);
     g_option_context_add_main_entries(context, entries, NULL);
@@ -97,13 +98,13 @@ static gboolean check_words(const Command *command, int n, char **words, GError 
 {
     const CommandClass *cls = command->cls;
     if (n < cls->min_words) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: expected %s; see `moesim %s --help`", command->name, cls->usage,
-                    command->name);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: expected %s; see `moesim %s --help`", command->name,
+                    cls->usage, command->name);
         return FALSE;
     }
     if (cls->max_words >= 0 && n > cls->max_words) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: '%s' is one word too many; see `moesim %s --help`", command->name,
-                    words[cls->max_words], command->name);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: '%s' is one word too many; see `moesim %s --help`",
+                    command->name, words[cls->max_words], command->name);
         return FALSE;
     }
     return TRUE;
@@ -115,7 +116,8 @@ static gboolean parse_and_run(const Command *command, int argc, char **argv, voi
     g_autoptr(GOptionContext) context = new_context(command, values, &help);
     g_autoptr(GError) inner = NULL;
     if (!g_option_context_parse(context, &argc, &argv, &inner)) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: %s; see `moesim %s --help`", command->name, inner->message, command->name);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: %s; see `moesim %s --help`", command->name,
+                    inner->message, command->name);
         return FALSE;
     }
     if (help) {
@@ -159,25 +161,24 @@ char *command_help(const Command *command)
 
 char *command_program_help(void)
 {
-    GString *text = g_string_new(
-        "Usage:\n"
-        "  moesim PLAN.json              predict one training step (same as moesim run PLAN.json)\n"
-        "  moesim COMMAND [OPTION...]    see moesim COMMAND --help\n"
-        "\n"
-        "Predicts step time and peak memory of training very large mixture-of-experts models.\n"
-        "\n"
-        "Commands:\n");
+    GString *text =
+        g_string_new("Usage:\n"
+                     "  moesim PLAN.json              predict one training step (same as moesim run PLAN.json)\n"
+                     "  moesim COMMAND [OPTION...]    see moesim COMMAND --help\n"
+                     "\n"
+                     "Predicts step time and peak memory of training very large mixture-of-experts models.\n"
+                     "\n"
+                     "Commands:\n");
     for (size_t i = 0; i < G_N_ELEMENTS(commands); i++) {
         g_string_append_printf(text, "  %-10s %s\n", commands[i].name, commands[i].summary);
     }
-    g_string_append(text,
-                    "\n"
-                    "Options:\n"
-                    "  -h, --help       show this help\n"
-                    "  --version        show the version\n"
-                    "\n"
-                    "Exit status: 0 done, 1 a check or bound failed, 2 bad usage or input,\n"
-                    "3 input/output failure, 130 interrupted.\n");
+    g_string_append(text, "\n"
+                          "Options:\n"
+                          "  -h, --help       show this help\n"
+                          "  --version        show the version\n"
+                          "\n"
+                          "Exit status: 0 done, 1 a check or bound failed, 2 bad usage or input,\n"
+                          "3 input/output failure, 130 interrupted.\n");
     return g_string_free(text, FALSE);
 }
 

@@ -22,9 +22,10 @@ typedef enum CommandWords {
 /* One option: a long name, perhaps a letter, and the field of the options struct that it sets. */
 typedef struct CommandOption {
     const char *name;
-    char letter;      /* 0 = none */
-    GOptionArg kind;  /* NONE: gboolean; INT64: gint64; DOUBLE: double; STRING, FILENAME: char * (freed for the command) */
-    size_t offset;    /* of the field */
+    char letter; /* 0 = none */
+    GOptionArg
+        kind;      /* NONE: gboolean; INT64: gint64; DOUBLE: double; STRING, FILENAME: char * (freed for the command) */
+    size_t offset; /* of the field */
     const char *help;
     const char *value; /* what the help calls the value; NULL for NONE */
 } CommandOption;
@@ -36,8 +37,8 @@ typedef struct CommandCall {
 } CommandCall;
 
 typedef struct CommandClass {
-    const char *usage;       /* "PLAN.json" */
-    const char *description; /* below the options in the help: what it prints, an example */
+    const char *usage;        /* "PLAN.json" */
+    const char *description;  /* below the options in the help: what it prints, an example */
     int min_words, max_words; /* max -1: any number */
     CommandWords words;
     const CommandOption *options; /* ended by a NULL name; may be NULL */

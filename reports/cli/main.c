@@ -28,9 +28,11 @@ static void fail_unknown(const char *word, GError **error)
     }
     const char *nearest = error_nearest_name(word, names, n);
     if (nearest != NULL) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "'%s' is no command and no file; did you mean '%s'?", word, nearest);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "'%s' is no command and no file; did you mean '%s'?", word,
+                    nearest);
     } else {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "'%s' is no command and no file; see `moesim --help`", word);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "'%s' is no command and no file; see `moesim --help`",
+                    word);
     }
 }
 

@@ -53,7 +53,7 @@ static void test_cell(void **state)
 typedef struct TableCase {
     const char *name;
     const char *csv;
-    const char *plan;    /* of row 0; NULL: an error that holds `message` */
+    const char *plan; /* of row 0; NULL: an error that holds `message` */
     const char *message;
 } TableCase;
 

@@ -13,9 +13,9 @@
 #include "sim/base/json-read.h"
 
 static const char *const mem_tag_names[] = {
-    [MEM_PARAMETERS] = "parameters", [MEM_GRADIENTS] = "gradients", [MEM_OPTIMIZER] = "optimizer",
+    [MEM_PARAMETERS] = "parameters",   [MEM_GRADIENTS] = "gradients", [MEM_OPTIMIZER] = "optimizer",
     [MEM_ACTIVATIONS] = "activations", [MEM_UNSHARDED] = "unsharded", [MEM_DISPATCH] = "dispatch",
-    [MEM_LOGITS] = "logits",         [MEM_CACHE] = "cache",         [MEM_WORKSPACE] = "workspace",
+    [MEM_LOGITS] = "logits",           [MEM_CACHE] = "cache",         [MEM_WORKSPACE] = "workspace",
 };
 G_STATIC_ASSERT(G_N_ELEMENTS(mem_tag_names) == N_MEM_TAGS);
 

@@ -12,18 +12,18 @@
 #include "models/graph.h"
 
 typedef struct ResultOperator {
-    char *name;       /* operator class title */
-    double seconds;   /* device time of the slowest rank over one step, forward + backward + recomputation */
+    char *name;     /* operator class title */
+    double seconds; /* device time of the slowest rank over one step, forward + backward + recomputation */
     int64_t launches;
     double flops;
 } ResultOperator;
 
 typedef struct ResultCollective {
-    char *name;  /* "all_gather (dense FSDP)" */
-    char *tier;  /* "scale-up" or "scale-out" */
+    char *name; /* "all_gather (dense FSDP)" */
+    char *tier; /* "scale-up" or "scale-out" */
     int64_t group_size;
-    int64_t count;      /* per rank and step */
-    int64_t bytes;      /* whole tensor, summed over the step */
+    int64_t count; /* per rank and step */
+    int64_t bytes; /* whole tensor, summed over the step */
     double seconds;
 } ResultCollective;
 
@@ -47,8 +47,8 @@ typedef struct Result {
     int64_t params_total, params_active, params_trainable, params_per_rank;
     double dropped_fraction, expert_load_max_over_mean, rank_load_max_over_mean;
     int64_t all_to_all_bytes_per_rank;
-    GPtrArray *warnings;    /* char * */
-    GPtrArray *advice;      /* char *: what would have to change if it does not fit */
+    GPtrArray *warnings;          /* char * */
+    GPtrArray *advice;            /* char *: what would have to change if it does not fit */
     double evidence[N_EVIDENCES]; /* share of the step time's kernels */
 } Result;
 

@@ -1,0 +1,13 @@
+/*
+ * Tables as CSV: base units as they are, numbers of 12 digits unquoted, text quoted, missing cells empty.
+ */
+#pragma once
+
+#include "reports/out/table.h"
+
+/* Appends the header line, or one row, with its line end. */
+void csv_append_header(GString *out, const Table *table);
+void csv_append_row(GString *out, const Table *table, size_t row);
+
+/* The whole table; caller frees. */
+char *csv_from_table(const Table *table);
