@@ -87,6 +87,7 @@ typedef struct OpCounter {
     double flops;
     int64_t read_bytes;
     int64_t write_bytes;
+    int64_t workspace_bytes; /* most that was allocated at once beside inputs, outputs, kept tensors and gradients */
 } OpCounter;
 
 /*
@@ -117,6 +118,7 @@ typedef struct OpClass {
     const char *title; /* "RMSNorm" */
     OpCollective collective;
     OpKeep keep;
+    gboolean is_loss;     /* auxiliary tensors and workspace are reported as logits */
     gboolean views_input; /* the outputs are parts of input 0 and take no memory of their own */
     guint32 no_grad_inputs;  /* inputs through which no gradient flows (indices, labels, detached) */
     guint32 no_grad_outputs; /* outputs that carry none (indices, counts) */
@@ -129,8 +131,17 @@ typedef struct OpClass {
     OpKernel forward[N_OP_REALS];
     OpKernel backward[N_OP_REALS];
 
-    /* Sample graphs: adds inputs, the operator and outputs to an empty graph; fills rows. FALSE past the last. */
+    /*
+     * Sample graphs: adds inputs, the operator and outputs to an empty graph; fills rows. FALSE past the last.
+     * Table tests run them in a float64 graph (compute type fp64, every tensor of a real type made fp64), in which an
+     * element of any type has 8 bytes; so bytes of the fused formula and of op_count() can be compared exactly.
+     */
     gboolean (*sample)(int idx, Graph *graph, RowCounts *rows);
+    /*
+     * Sets what random numbers cannot be in a sample: indices, labels, scores without ties. Real inputs and
+     * parameters come filled with normal numbers, integers with 0; absent ones are NULL. NULL: nothing to set.
+     */
+    void (*sample_fill)(int idx, const OpView *view, Tensor *const *in, Tensor *const *param);
 } OpClass;
 
 /* The class of a kind. */
@@ -183,7 +194,7 @@ int op_cost_launches(const OpCost *cost);
 int op_saved_aux(OpSaved *saved, RowSpace rows, int64_t width, Dtype dtype);
 int64_t op_aux_bytes(const OpAux *aux, const RowCounts *rows);
 
-/* Adds to a run's counters (nothing when it has none). */
+/* Adds to a run's counters (nothing when it has none): elements of any type, 8 bytes each. */
 void op_count(const OpRun *run, double flops, int64_t read_elems, int64_t write_elems);
 
 /* The same in bytes, for operators whose tensors have several types. */
