@@ -142,7 +142,7 @@ int64_t hf_need(HfReader *reader, HfKey key)
     if (name == NULL) {
         const char *misspelt = reader_misspelt(reader, key);
         if (misspelt != NULL) {
-            json_object_fail(reader->object, misspelt, "unknown field; did you mean \"%s\"?", key_names[key][0]);
+            json_object_fail(reader->object, misspelt, "unknown field; did you mean \"%s\"?", hf_key_nearest(misspelt));
         } else {
             json_object_fail(reader->object, key_names[key][0], "missing; a %s model needs it", reader->family);
         }

@@ -109,7 +109,8 @@ static void import_rope(HfImport *import)
     frac = hf_number(&import->text, HF_KEY_ROTARY_FRAC, frac);
     int64_t whole = model->rope_dim > 0 ? model->rope_dim : model->head_dim;
     model->rotary_dim = hf_int(&import->text, HF_KEY_ROTARY_DIM, (int64_t)llround((double)whole * frac));
-    if (import->family->layout == HF_LAYOUT_KDA && hf_bool(&import->text, HF_KEY_MLA_NOPE, FALSE)) {
+    gboolean nope = import->family->layout == HF_LAYOUT_KDA && hf_bool(&import->text, HF_KEY_MLA_NOPE, FALSE);
+    if (nope || (!model_has_mixer(model, MIXER_GQA) && !model_has_mixer(model, MIXER_MLA))) {
         model->rope = ROPE_NONE;
     }
     if (model->rope == ROPE_NONE) {

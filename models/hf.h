@@ -36,7 +36,6 @@ typedef struct HfFamily {
     HfMoe moe;
     HfKey expert_width;       /* field with the width of an expert */
     RouterScore score;        /* when the file does not say, or cannot */
-    gboolean score_asked;     /* the file may say */
     gboolean renorm;          /* when the file does not say */
     gboolean grouped;         /* router groups, scaling and shared experts in DeepSeek's fields */
     gboolean qkv_bias_always; /* q, k, v have biases whatever the file says */
