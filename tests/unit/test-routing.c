@@ -1,0 +1,186 @@
+/* Token-to-expert loads: conservation, order, capacity, measured files, and measured imbalance. */
+#include "workloads/plan/routing.h"
+
+#include <stdlib.h>
+
+#include "sim/base/error.h"
+#include "sim/base/json-read.h"
+#include "tests/check.h"
+
+typedef struct RoutingCase {
+    const char *name;
+    PlanRouting kind;
+    double exponent;
+    int64_t experts, top_k, n_ranks, tokens, sequences, capacity;
+    double max_over_mean; /* of experts; 0 = not compared */
+    double within;        /* relative */
+} RoutingCase;
+
+/* max_over_mean: the measured medians over layers of the H200 runs; K3 at initialisation 1.5 to 1.8. */
+static const RoutingCase cases[] = {
+    {"balanced, 64 experts, 4 sequences", PLAN_ROUTING_BALANCED, 0, 64, 6, 1, 16384, 4, 0, 1.553, 0.1},
+    {"balanced, 64 experts, 2 sequences", PLAN_ROUTING_BALANCED, 0, 64, 6, 1, 8192, 2, 0, 1.784, 0.1},
+    {"balanced, 64 experts, 1 sequence", PLAN_ROUTING_BALANCED, 0, 64, 6, 1, 4096, 1, 0, 1.76, 0.1},
+    {"balanced, 64 experts, 2 ranks", PLAN_ROUTING_BALANCED, 0, 64, 6, 2, 16384, 4, 0, 1.662, 0.1},
+    {"balanced, K3 on 64 ranks", PLAN_ROUTING_BALANCED, 0, 896, 16, 64, 8192, 8, 0, 1.65, 0.1},
+    {"zipf 1, 64 experts", PLAN_ROUTING_ZIPF, 1, 64, 6, 1, 16384, 4, 0, 7.902, 0.05},
+    {"zipf 1, 64 experts, 2 ranks", PLAN_ROUTING_ZIPF, 1, 64, 6, 2, 16384, 4, 0, 7.488, 0.05},
+    {"zipf 1, K3 on 64 ranks", PLAN_ROUTING_ZIPF, 1, 896, 16, 64, 8192, 8, 0, 0, 0},
+    {"zipf 2 with a capacity", PLAN_ROUTING_ZIPF, 2, 16, 2, 4, 100, 1, 16, 0, 0},
+    {"every expert chosen", PLAN_ROUTING_BALANCED, 0, 4, 4, 2, 7, 1, 0, 1, 1e-12},
+    {"one token", PLAN_ROUTING_ZIPF, 0.5, 8, 2, 2, 1, 1, 0, 0, 0},
+    {"no tokens", PLAN_ROUTING_BALANCED, 0, 8, 2, 2, 0, 1, 0, 1, 1e-12},
+};
+
+static RoutingSpec spec_of(const RoutingCase *c)
+{
+    return (RoutingSpec){.kind = c->kind, .exponent = c->exponent, .seed = 7, .experts = c->experts, .top_k = c->top_k,
+                         .n_ranks = c->n_ranks, .tokens = c->tokens, .sequences = c->sequences, .n_layers = 3,
+                         .capacity = c->capacity};
+}
+
+/* Rows sent = rows received; without a capacity every source sends tokens x k; no expert takes more than all. */
+static void check_conservation(const Routing *routing, const RoutingSpec *spec)
+{
+    for (int table = 0; table < routing_n_tables(routing); table++) {
+        int64_t received = 0;
+        int64_t sent = 0;
+        for (int64_t rank = 0; rank < spec->n_ranks; rank++) {
+            RoutingRows rows;
+            int64_t to_all = 0;
+            routing_rows(routing, table, rank, &rows);
+            for (int64_t dest = 0; dest < spec->n_ranks; dest++) {
+                to_all += routing_send_rows(routing, table, rank, dest);
+            }
+            for (int64_t e = 0; e < spec->experts; e++) {
+                int64_t tokens = routing_tokens(routing, table, rank, e);
+                assert_true(tokens >= 0 && tokens <= (spec->capacity > 0 ? spec->capacity : spec->tokens));
+            }
+            check_int(to_all, rows.n_sent);
+            assert_true(spec->capacity > 0 || rows.n_sent == spec->tokens * spec->top_k);
+            received += rows.n_received;
+            sent += rows.n_sent;
+        }
+        check_int(received, sent);
+    }
+}
+
+static void test_case(void **state)
+{
+    const RoutingCase *c = *state;
+    RoutingSpec spec = spec_of(c);
+    RoutingStats stats;
+    GError *error = NULL;
+    g_autoptr(Routing) routing = routing_new(&spec, NULL, &error);
+    check_no_error(error);
+    check_conservation(routing, &spec);
+    routing_stats(routing, routing_table(routing, 2), &stats);
+    assert_true(stats.expert_max_over_mean <= (double)c->experts / (double)c->top_k + 1e-9);
+    assert_true(stats.expert_max_over_mean >= stats.rank_max_over_mean - 1e-9);
+    assert_true((stats.dropped_frac > 0) == (c->capacity > 0));
+    if (c->kind == PLAN_ROUTING_BALANCED) { /* no rank is hot layer after layer */
+        assert_true(stats.rank_max_over_mean < 1.02);
+    }
+    if (c->max_over_mean > 0) {
+        check_close(stats.expert_max_over_mean, c->max_over_mean, c->within);
+    }
+}
+
+/* The two measured Zipf runs: expert of each popularity rank under seed 7. */
+static void test_order(void **state)
+{
+    (void)state;
+    RoutingCase c = {"", PLAN_ROUTING_ZIPF, 1, 64, 6, 2, 16384, 4, 0, 0, 0};
+    RoutingSpec spec = spec_of(&c);
+    int64_t perm[64];
+    int64_t order[64];
+    routing_shuffle(64, 7, perm);
+    check_int(perm[0], 47); /* torch.randperm(64) under manual_seed(7) */
+    check_int(perm[1], 14);
+    check_int(perm[63] >= 0 && perm[63] < 64, 1);
+    g_autoptr(Routing) shuffled = routing_new(&spec, NULL, NULL);
+    for (int64_t e = 0; e < 64; e++) {
+        order[perm[e]] = e;
+    }
+    spec.order = order;
+    g_autoptr(Routing) listed = routing_new(&spec, NULL, NULL);
+    spec.order = NULL;
+    spec.sorted = TRUE;
+    g_autoptr(Routing) sorted = routing_new(&spec, NULL, NULL);
+    for (int64_t e = 0; e < 64; e++) {
+        check_int(routing_tokens(shuffled, 0, 0, e), routing_tokens(listed, 0, 1, e));
+        check_int(routing_tokens(shuffled, 0, 0, e), routing_tokens(sorted, 0, 0, perm[e]));
+    }
+    RoutingRows rows;
+    routing_rows(shuffled, 0, 0, &rows); /* measured shares of rank 0's experts: 0.46 and 0.43 */
+    check_close((double)rows.n_received / (2 * 98304.0), 0.45, 0.05);
+}
+
+/* Popularity given from outside makes the same loads. */
+static void test_popularity(void **state)
+{
+    (void)state;
+    RoutingCase c = {"", PLAN_ROUTING_ZIPF, 0.7, 32, 4, 4, 1000, 1, 0, 0, 0};
+    RoutingSpec spec = spec_of(&c);
+    double share[32];
+    routing_popularity(&spec, share);
+    g_autoptr(Routing) own = routing_new(&spec, NULL, NULL);
+    spec.popularity = share;
+    g_autoptr(Routing) given = routing_new(&spec, NULL, NULL);
+    for (int64_t e = 0; e < 32; e++) {
+        check_int(routing_tokens(own, 0, 0, e), routing_tokens(given, 0, 0, e));
+    }
+}
+
+typedef struct LoadCase {
+    const char *loads;
+    const char *message; /* NULL = accepted */
+    int64_t want[4];     /* tokens of source 1 in layer 1 */
+} LoadCase;
+
+static const LoadCase load_cases[] = {
+    {"[[4,2,2,0]]", NULL, {4, 2, 2, 0}},
+    {"[[1,1,1,1],[40,20,20,0]]", NULL, {4, 2, 2, 0}},
+    {"[[100,1,1,0]]", NULL, {4, 2, 2, 0}},
+    {"[[[4,4,0,0],[0,0,4,4]]]", NULL, {0, 0, 4, 4}},
+    {"[[1,2,3]]", "list of 4 token counts", {0}},
+    {"[[1,2,3,-1]]", "[0][3]: a token count is a number of at least 0", {0}},
+    {"[[0,0,0,0]]", "sum to 0", {0}},
+    {"[[1,1,1,1],[1,1,1,1],[1,1,1,1]]", "2 MoE layers, or one for all of them; got 3", {0}},
+    {"[[[4,4,0,0]]]", "1 source ranks, but the expert-parallel group has 2", {0}},
+    {"{}", "expected a list of loads", {0}},
+};
+
+static void test_measured(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(load_cases); i++) {
+        const LoadCase *c = &load_cases[i];
+        g_autoptr(json_t) loads = json_loads(c->loads, 0, NULL);
+        RoutingSpec spec = {.kind = PLAN_ROUTING_MEASURED, .loads = loads, .experts = 4, .top_k = 2, .n_ranks = 2,
+                            .tokens = 4, .sequences = 1, .n_layers = 2};
+        GError *error = NULL;
+        g_autoptr(Routing) routing = routing_new(&spec, "loads.json", &error);
+        if (c->message != NULL) {
+            check_error(&error, MOESIM_ERROR_INPUT, c->message);
+            continue;
+        }
+        check_no_error(error);
+        check_conservation(routing, &spec);
+        for (int64_t e = 0; e < 4; e++) {
+            check_int(routing_tokens(routing, routing_table(routing, 1), 1, e), c->want[e]);
+        }
+    }
+}
+
+int main(void)
+{
+    enum { N = G_N_ELEMENTS(cases) };
+    struct CMUnitTest tests[N + 3] = {cmocka_unit_test(test_order), cmocka_unit_test(test_popularity),
+                                      cmocka_unit_test(test_measured)};
+    for (size_t i = 0; i < N; i++) {
+        tests[3 + i] = (struct CMUnitTest){.name = cases[i].name, .test_func = test_case,
+                                           .initial_state = (void *)(guintptr)&cases[i]};
+    }
+    return _cmocka_run_group_tests("routing", tests, N + 3, NULL, NULL);
+}
