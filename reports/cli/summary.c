@@ -1,0 +1,283 @@
+#include "reports/cli/summary.h"
+
+#include <math.h>
+
+#include "reports/out/text.h"
+
+enum { WIDTH = 90, BAR_WIDTH = 60, N_LONGEST = 6, LABEL = 12 };
+
+static const char *const recompute_names[] = {
+    [PLAN_RECOMPUTE_NONE] = "none", [PLAN_RECOMPUTE_FULL] = "full", [PLAN_RECOMPUTE_SELECTIVE] = "selective"};
+
+/* "Label       text…", wrapped under the text. */
+static void append_labelled(GString *out, const char *label, const char *text)
+{
+    g_string_append_printf(out, "%-*s", LABEL, label);
+    text_append_wrapped(out, text, LABEL, WIDTH);
+}
+
+static void append_seconds(GString *out, const char *label, double seconds, double step)
+{
+    g_autofree char *time = text_seconds(seconds);
+    g_string_append_printf(out, "  %-*s%-10s %5.1f %%\n", LABEL - 2, label, time, step > 0 ? 100 * seconds / step : 0);
+}
+
+/* ---- what runs where ---- */
+
+static void append_model(GString *out, const Plan *plan, const Result *result)
+{
+    g_autofree char *total = text_count((double)result->params_total);
+    g_autofree char *active = text_count((double)result->params_active);
+    g_autofree char *trainable = text_count((double)result->params_trainable);
+    g_autoptr(GString) text = g_string_new(NULL);
+    g_string_append_printf(text, "%s: %s parameters, %s active per token, %s trained", plan->model->name, total, active,
+                           trainable);
+    if (plan->mode == PLAN_LORA) {
+        g_string_append_printf(text, " (LoRA, rank %" G_GINT64_FORMAT ")", plan->lora_rank);
+    }
+    append_labelled(out, "Model", text->str);
+}
+
+static void append_degree(GString *text, const char *name, int64_t degree)
+{
+    if (degree > 1) {
+        g_string_append_printf(text, ", %s %" G_GINT64_FORMAT, name, degree);
+    }
+}
+
+static void append_machine(GString *out, const Plan *plan)
+{
+    const Cluster *cluster = plan->cluster;
+    g_autoptr(GString) text = g_string_new(NULL);
+    g_string_append_printf(
+        text, "%" G_GINT64_FORMAT " x %s (%" G_GINT64_FORMAT " nodes of %" G_GINT64_FORMAT "): FSDP %" G_GINT64_FORMAT,
+        cluster->n_ranks, cluster->device->title, cluster->n_nodes, cluster->gpus_per_node, plan->dp_shard);
+    append_degree(text, "replicas", plan->dp_replicate);
+    append_degree(text, "PP", plan->pp);
+    append_degree(text, "TP", plan->tp);
+    append_degree(text, "CP", plan->cp);
+    append_degree(text, "EP", plan->ep);
+    append_degree(text, "ETP", plan->etp);
+    if (plan->ep > 1) {
+        g_string_append_printf(text, " (expert FSDP %" G_GINT64_FORMAT ")", plan->efsdp);
+    }
+    append_labelled(out, "Machine", text->str);
+}
+
+static void append_batch(GString *out, const Plan *plan)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    g_string_append_printf(text,
+                           "%" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT " tokens a step, %" G_GINT64_FORMAT
+                           " micro-batches of %" G_GINT64_FORMAT "; %s parameters, %s compute; recompute %s",
+                           plan->global_batch, plan->seq_len, plan->n_micro_batches, plan->micro_batch,
+                           dtype_name(plan->parameters), dtype_name(plan->compute), recompute_names[plan->recompute]);
+    append_labelled(out, "Work", text->str);
+}
+
+/* ---- time ---- */
+
+static void append_utilisation(GString *out, const Plan *plan, const Result *result)
+{
+    double peak = plan->cluster->device->peak_flops_per_s[plan->compute];
+    if (!isfinite(result->mfu) || !(peak > 0)) {
+        g_string_append_printf(out, "  MFU unknown: %s has no dense peak for %s; %.1f TFLOP/s per GPU\n",
+                               plan->cluster->device->name, dtype_name(plan->compute), result->tflops_per_gpu);
+        return;
+    }
+    g_string_append_printf(out, "  MFU %.1f %%, HFU %.1f %% of %.0f TFLOP/s (dense %s peak); %.1f TFLOP/s per GPU\n",
+                           100 * result->mfu, 100 * result->hfu, peak / 1e12, dtype_name(plan->compute),
+                           result->tflops_per_gpu);
+}
+
+static void append_time(GString *out, const Plan *plan, const Result *result)
+{
+    g_autofree char *step = text_seconds(result->step_time_s);
+    g_autofree char *per_gpu = text_count(result->tokens_per_s_per_gpu);
+    g_autofree char *all = text_count(result->tokens_per_s);
+    g_string_append_printf(out, "\n%-*s%-10s %s tokens/s per GPU, %s in all", LABEL, "Step", step, per_gpu, all);
+    if (result->dropped_fraction > 0) {
+        g_autofree char *useful = text_count(result->useful_tokens_per_s_per_gpu);
+        g_string_append_printf(out, "; %s useful per GPU (%.2f %% of slots dropped)", useful,
+                               100 * result->dropped_fraction);
+    }
+    g_string_append_c(out, '\n');
+    append_seconds(out, "forward", result->forward_s, result->step_time_s);
+    append_seconds(out, "backward", result->backward_s, result->step_time_s);
+    append_seconds(out, "optimizer", result->optimizer_s, result->step_time_s);
+    g_autofree char *comm = text_seconds(result->exposed_comm_s);
+    g_autofree char *host = text_seconds(result->exposed_host_s);
+    g_autofree char *bubble = text_seconds(result->bubble_s);
+    g_string_append_printf(out, "  waiting for communication %s, for the host %s, in pipeline bubbles %s\n", comm, host,
+                           bubble);
+    append_utilisation(out, plan, result);
+}
+
+/* ---- memory ---- */
+
+/* # allocated, + reserved beyond it, = outside the framework, . free. */
+static void append_memory_bar(GString *out, const Result *result)
+{
+    double scale = BAR_WIDTH / (double)MAX(result->capacity_bytes, 1);
+    double ends[] = {(double)result->peak_memory_bytes, (double)result->reserved_memory_bytes,
+                     (double)(result->reserved_memory_bytes + result->non_framework_bytes)};
+    static const char marks[] = "#+=";
+    g_string_append(out, "  [");
+    for (int i = 0; i < BAR_WIDTH; i++) {
+        char mark = '.';
+        for (int part = 2; part >= 0; part--) {
+            mark = ends[part] * scale >= i + 0.5 ? marks[part] : mark;
+        }
+        g_string_append_c(out, mark);
+    }
+    g_string_append_printf(out, "] %.1f %%\n", 100 * ends[2] * scale / BAR_WIDTH);
+}
+
+static void append_parts_at_peak(GString *out, const Result *result)
+{
+    g_autoptr(GString) text = g_string_new("at the peak ");
+    const char *separator = "";
+    for (int tag = 0; tag < N_MEM_TAGS; tag++) {
+        if (result->at_peak[tag] > 0) {
+            g_autofree char *gib = text_gib(result->at_peak[tag]);
+            g_string_append_printf(text, "%s%s %s", separator, result_mem_tag_name((MemTag)tag), gib);
+            separator = ", ";
+        }
+    }
+    g_string_append(out, "  ");
+    text_append_wrapped(out, text->str, 2, WIDTH);
+}
+
+static void append_memory(GString *out, const Result *result)
+{
+    g_autofree char *used = text_gib(result->reserved_memory_bytes + result->non_framework_bytes);
+    g_autofree char *capacity = text_gib(result->capacity_bytes);
+    g_autofree char *allocated = text_gib(result->peak_memory_bytes);
+    g_autofree char *reserved = text_gib(result->reserved_memory_bytes);
+    g_autofree char *outside = text_gib(result->non_framework_bytes);
+    g_autofree char *still = text_gib(result->static_memory_bytes);
+    g_autofree char *after = text_gib(result->after_forward_memory_bytes);
+    g_autofree char *mean = text_gib(result->mean_rank_peak_bytes);
+    g_string_append_printf(out, "\n%-*s%s of %s GiB: %s\n", LABEL, "Memory", used, capacity,
+                           result->fits ? "fits" : "DOES NOT FIT");
+    append_memory_bar(out, result);
+    g_string_append_printf(out, "  # allocated %s, + reserved %s, = outside the framework %s GiB\n", allocated,
+                           reserved, outside);
+    append_parts_at_peak(out, result);
+    g_autofree char *place =
+        g_strdup_printf("peak on rank %" G_GINT64_FORMAT ", %s; mean over ranks %s", result->peak_rank,
+                        result->peak_place != NULL ? result->peak_place : "place unknown", mean);
+    g_string_append(out, "  ");
+    text_append_wrapped(out, place, 2, WIDTH);
+    g_string_append_printf(out, "  allocated between steps %s, after forward %s\n", still, after);
+}
+
+/* ---- where the time goes ---- */
+
+static void append_operators(GString *out, const Result *result)
+{
+    if (result->operators->len == 0) {
+        return;
+    }
+    g_autoptr(Table) table = table_new();
+    size_t name = table_add_column(table, "Longest operators", TABLE_TEXT, TABLE_PLAIN);
+    size_t time = table_add_column(table, "time", TABLE_NUMBER, TABLE_SECONDS);
+    size_t share = table_add_column(table, "of step", TABLE_NUMBER, TABLE_PERCENT);
+    size_t launches = table_add_column(table, "kernels", TABLE_INTEGER, TABLE_PLAIN);
+    for (guint i = 0; i < MIN(result->operators->len, (guint)N_LONGEST); i++) {
+        const ResultOperator *entry = g_ptr_array_index(result->operators, i);
+        table_add_row(table);
+        table_put_text(table, name, entry->name);
+        table_put_number(table, time, entry->seconds);
+        table_put_number(table, share, 100 * entry->seconds / result->step_time_s);
+        table_put_integer(table, launches, entry->launches);
+    }
+    g_string_append_c(out, '\n');
+    text_append_table(out, table, 0);
+}
+
+static void append_collectives(GString *out, const Result *result)
+{
+    if (result->collectives->len == 0) {
+        return;
+    }
+    g_autoptr(Table) table = table_new();
+    size_t name = table_add_column(table, "Collectives per rank", TABLE_TEXT, TABLE_PLAIN);
+    size_t tier = table_add_column(table, "tier", TABLE_TEXT, TABLE_PLAIN);
+    size_t group = table_add_column(table, "group", TABLE_INTEGER, TABLE_PLAIN);
+    size_t count = table_add_column(table, "count", TABLE_INTEGER, TABLE_PLAIN);
+    size_t bytes = table_add_column(table, "size", TABLE_INTEGER, TABLE_BYTES);
+    size_t time = table_add_column(table, "time", TABLE_NUMBER, TABLE_SECONDS);
+    size_t rate = table_add_column(table, "rate", TABLE_NUMBER, TABLE_BYTES_PER_S);
+    for (guint i = 0; i < result->collectives->len; i++) {
+        const ResultCollective *entry = g_ptr_array_index(result->collectives, i);
+        table_add_row(table);
+        table_put_text(table, name, entry->name);
+        table_put_text(table, tier, entry->tier != NULL ? entry->tier : "");
+        table_put_integer(table, group, entry->group_size);
+        table_put_integer(table, count, entry->count);
+        table_put_integer(table, bytes, entry->bytes);
+        table_put_number(table, time, entry->seconds);
+        table_put_number(table, rate, (double)entry->bytes / entry->seconds);
+    }
+    g_string_append_c(out, '\n');
+    text_append_table(out, table, 0);
+}
+
+static void append_moe(GString *out, const Plan *plan, const Result *result)
+{
+    if (plan->model->n_experts == 0) {
+        return;
+    }
+    g_autofree char *sent = text_gib(result->all_to_all_bytes_per_rank);
+    g_string_append_printf(out,
+                           "\n%-*sbusiest expert %.2f x the mean, busiest rank %.2f x; all-to-all %s GiB per rank\n",
+                           LABEL, "Routing", result->expert_load_max_over_mean, result->rank_load_max_over_mean, sent);
+}
+
+/* ---- what to know ---- */
+
+static void append_strings(GString *out, const char *label, const GPtrArray *strings)
+{
+    for (guint i = 0; i < strings->len; i++) {
+        append_labelled(out, i == 0 ? label : "", g_ptr_array_index(strings, i));
+    }
+}
+
+static void append_evidence(GString *out, const Result *result)
+{
+    g_autoptr(GString) text = g_string_new("step time rests on");
+    const char *separator = "";
+    for (int i = 0; i < N_EVIDENCES; i++) {
+        if (result->evidence[i] > 0) {
+            g_string_append_printf(text, "%s %.0f %% %s", separator, 100 * result->evidence[i],
+                                   evidence_name((Evidence)i));
+            separator = ",";
+        }
+    }
+    if (separator[0] == '\0') {
+        g_string_append(text, " nothing that is known");
+    }
+    append_labelled(out, "Evidence", text->str);
+}
+
+char *summary_text(const Plan *plan, const Result *result)
+{
+    GString *out = g_string_new(NULL);
+    append_model(out, plan, result);
+    append_machine(out, plan);
+    append_batch(out, plan);
+    append_time(out, plan, result);
+    append_memory(out, result);
+    append_operators(out, result);
+    append_collectives(out, result);
+    append_moe(out, plan, result);
+    g_string_append_c(out, '\n');
+    if (!result->fits) {
+        append_strings(out, "To fit", result->advice);
+    }
+    append_strings(out, "Warnings", result->warnings);
+    append_evidence(out, result);
+    append_labelled(out, "Units", "GiB = 2^30 bytes; GB/s = 10^9 bytes, TFLOP/s = 10^12 operations a second");
+    return g_string_free(out, FALSE);
+}
