@@ -1,5 +1,6 @@
 #include "models/ops/attnres.h"
 
+#include "models/op-name.h"
 #include "models/op.h"
 #include "models/real.h"
 
@@ -34,11 +35,11 @@ static void attnres_saved(const OpView *view, OpSaved *ret_saved)
     int64_t n = view->op->n_inputs;
     const GraphTensor *x = op_in(view, 0);
     *ret_saved = (OpSaved){.inputs = view->op->eager ? 0 : (guint32)((1u << n) - 1)};
-    op_saved_aux(ret_saved, x->rows, n, DTYPE_FP32);
-    op_saved_aux(ret_saved, x->rows, n, DTYPE_FP32);
+    op_saved_aux(ret_saved, x->rows, n, op_wide_dtype(view->graph));
+    op_saved_aux(ret_saved, x->rows, n, op_wide_dtype(view->graph));
     if (view->op->eager) {
-        op_saved_aux(ret_saved, x->rows, n * x->width, DTYPE_FP32);
-        op_saved_aux(ret_saved, x->rows, n * x->width, DTYPE_FP32);
+        op_saved_aux(ret_saved, x->rows, n * x->width, op_wide_dtype(view->graph));
+        op_saved_aux(ret_saved, x->rows, n * x->width, op_wide_dtype(view->graph));
     }
 }
 
@@ -46,8 +47,8 @@ static void attnres_saved(const OpView *view, OpSaved *ret_saved)
 static void attnres_forward_eager(const OpView *view, OpCost *cost)
 {
     int64_t n = view->op->n_inputs, rows = op_rows(view, op_in(view, 0)->rows), h = op_in(view, 0)->width;
-    int64_t stack = n * op_in_bytes(view, 0), full = dtype_bytes(DTYPE_FP32, n * rows * h);
-    int64_t scores = dtype_bytes(DTYPE_FP32, n * rows), sum = dtype_bytes(DTYPE_FP32, rows * h);
+    int64_t stack = n * op_in_bytes(view, 0), full = dtype_bytes(op_wide_dtype(view->graph), n * rows * h);
+    int64_t scores = dtype_bytes(op_wide_dtype(view->graph), n * rows), sum = dtype_bytes(op_wide_dtype(view->graph), rows * h);
     double elems = (double)(n * rows * h);
     op_cost_stream(cost, WORK_COPY, 0, stack, stack);
     op_cost_stream(cost, WORK_COPY, 0, stack, full);
@@ -74,7 +75,7 @@ static void attnres_forward_cost(const OpView *view, OpCost *ret_cost)
     int64_t vectors = dtype_bytes(op_in(view, 0)->dtype, 2 * h);
     double flops = 6.0 * (double)(n * rows * h) + 9.0 * (double)(n * rows) + (double)h;
     Work *work = op_cost_stream(ret_cost, WORK_ATTNRES_FORWARD, flops, n * op_in_bytes(view, 0) + vectors,
-                                op_out_bytes(view, 0) + dtype_bytes(DTYPE_FP32, 2 * n * rows));
+                                op_out_bytes(view, 0) + dtype_bytes(op_wide_dtype(view->graph), 2 * n * rows));
     work->m = rows;
     work->n = h;
     work->k = n;
@@ -93,8 +94,8 @@ static int64_t attnres_n_grads(const OpView *view)
 static void attnres_backward_eager(const OpView *view, OpCost *cost)
 {
     int64_t n = view->op->n_inputs, rows = op_rows(view, op_in(view, 0)->rows), h = op_in(view, 0)->width;
-    int64_t stack = n * op_in_bytes(view, 0), full = dtype_bytes(DTYPE_FP32, n * rows * h);
-    int64_t scores = dtype_bytes(DTYPE_FP32, n * rows), sum = dtype_bytes(DTYPE_FP32, rows * h);
+    int64_t stack = n * op_in_bytes(view, 0), full = dtype_bytes(op_wide_dtype(view->graph), n * rows * h);
+    int64_t scores = dtype_bytes(op_wide_dtype(view->graph), n * rows), sum = dtype_bytes(op_wide_dtype(view->graph), rows * h);
     double elems = (double)(n * rows * h);
     op_cost_stream(cost, WORK_COPY, 0, op_out_bytes(view, 0), sum);
     op_cost_stream(cost, WORK_REDUCE, 2 * elems, full + sum, scores);
@@ -102,8 +103,8 @@ static void attnres_backward_eager(const OpView *view, OpCost *cost)
     op_cost_stream(cost, WORK_SOFTMAX, 4.0 * (double)(n * rows), 2 * scores, scores);
     op_cost_stream(cost, WORK_ELEMENTWISE, elems, scores, full);
     if (op_trains_param(view, 0) || op_trains_param(view, 1)) {
-        op_cost_stream(cost, WORK_REDUCE, 2 * elems, full + scores, dtype_bytes(DTYPE_FP32, h));
-        op_cost_stream(cost, WORK_ELEMENTWISE, (double)h, dtype_bytes(DTYPE_FP32, 2 * h), dtype_bytes(DTYPE_FP32, h))->n_launches = 2;
+        op_cost_stream(cost, WORK_REDUCE, 2 * elems, full + scores, dtype_bytes(op_wide_dtype(view->graph), h));
+        op_cost_stream(cost, WORK_ELEMENTWISE, (double)h, dtype_bytes(op_wide_dtype(view->graph), 2 * h), dtype_bytes(op_wide_dtype(view->graph), h))->n_launches = 2;
     }
     op_cost_stream(cost, WORK_ELEMENTWISE, elems, full + scores, full);     /* keys to sources */
     op_cost_stream(cost, WORK_ELEMENTWISE, elems, 2 * full, full);          /* keys to norms */
@@ -141,12 +142,12 @@ static void attnres_backward_cost(const OpView *view, OpCost *ret_cost)
                    (double)rows * (9.0 * (double)n + 5.0 * (double)n_grads + (trains ? (double)n : 0)) +
                    (double)h * (1 + (double)n_trained);
     Work *work = op_cost_stream(ret_cost, WORK_ATTNRES_BACKWARD, flops,
-                                (n + 1) * row_bytes + 2 * vector + dtype_bytes(DTYPE_FP32, 2 * n * rows),
+                                (n + 1) * row_bytes + 2 * vector + dtype_bytes(op_wide_dtype(view->graph), 2 * n * rows),
                                 n_grads * row_bytes + n_trained * vector);
     work->m = rows;
     work->n = h;
     work->k = n;
-    ret_cost->workspace_bytes = trains ? dtype_bytes(DTYPE_FP32, rows * h) : 0;
+    ret_cost->workspace_bytes = trains ? dtype_bytes(op_wide_dtype(view->graph), rows * h) : 0;
 }
 
 extern const OpClass op_attnres;

@@ -1,5 +1,6 @@
 #include "models/ops/gated-norm.h"
 
+#include "models/op-name.h"
 #include "models/op.h"
 #include "models/real.h"
 
@@ -28,7 +29,7 @@ static void gated_norm_saved(const OpView *view, OpSaved *ret_saved)
     const GraphTensor *x = op_in(view, 0);
     gboolean keeps_gate = !view->op->eager || attr->kind == GATED_NORM_SILU;
     *ret_saved = (OpSaved){.inputs = keeps_gate ? 3 : 1};
-    op_saved_aux(ret_saved, x->rows, x->width / attr->dim, DTYPE_FP32);
+    op_saved_aux(ret_saved, x->rows, x->width / attr->dim, op_wide_dtype(view->graph));
     if (view->op->eager) {
         op_saved_aux(ret_saved, x->rows, x->width, x->dtype);
         op_saved_aux(ret_saved, x->rows, x->width, x->dtype);
@@ -52,7 +53,7 @@ static void gated_norm_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     const GatedNormAttr *attr = view->op->attr;
     int64_t n = graph_tensor_numel(op_in(view, 0), view->rows), n_heads = n / attr->dim;
-    int64_t bytes = op_in_bytes(view, 0), stats = dtype_bytes(DTYPE_FP32, n_heads);
+    int64_t bytes = op_in_bytes(view, 0), stats = dtype_bytes(op_wide_dtype(view->graph), n_heads);
     int64_t weight = dtype_bytes(op_in(view, 0)->dtype, attr->dim);
     double norm = 4.0 * (double)n + 3.0 * (double)n_heads, gate = attr->kind == GATED_NORM_SILU ? 3 : 2;
     *ret_cost = (OpCost){0};
@@ -71,7 +72,7 @@ static void gated_norm_backward_eager(const OpView *view, OpCost *cost)
 {
     const GatedNormAttr *attr = view->op->attr;
     int64_t n = graph_tensor_numel(op_in(view, 0), view->rows), n_heads = n / attr->dim;
-    int64_t bytes = op_in_bytes(view, 0), stats = dtype_bytes(DTYPE_FP32, n_heads);
+    int64_t bytes = op_in_bytes(view, 0), stats = dtype_bytes(op_wide_dtype(view->graph), n_heads);
     int64_t weight = dtype_bytes(op_in(view, 0)->dtype, attr->dim);
     gboolean need_norm = op_needs_input_grad(view, 0) || op_trains_param(view, 0);
     if (need_norm) {
@@ -121,7 +122,7 @@ static void gated_norm_backward_cost(const OpView *view, OpCost *ret_cost)
         return;
     }
     int64_t n = graph_tensor_numel(op_in(view, 0), view->rows), n_heads = n / attr->dim;
-    int64_t bytes = op_in_bytes(view, 0), stats = dtype_bytes(DTYPE_FP32, n_heads);
+    int64_t bytes = op_in_bytes(view, 0), stats = dtype_bytes(op_wide_dtype(view->graph), n_heads);
     int64_t weight = dtype_bytes(op_in(view, 0)->dtype, attr->dim);
     int n_grads = op_needs_input_grad(view, 0) + op_needs_input_grad(view, 1);
     Work work = {
