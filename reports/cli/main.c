@@ -5,10 +5,12 @@
  * Diagnostics go to stderr as "moesim: …", results to stdout, and a result that could not be written is a
  * failure, whatever the command thought of it.
  */
+#include <fcntl.h>
 #include <gsl/gsl_errno.h>
 #include <jansson.h>
 #include <locale.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "reports/cli/command.h"
 #include "sim/base/error.h"
@@ -92,8 +94,19 @@ static gboolean run_program(int argc, char **argv, GError **error)
     return command_run_argv(command, argc, argv, error);
 }
 
+/* A standard stream that the caller closed must not become the first file that is opened, and be written to. */
+static void occupy_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) {
+            return;
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
+    occupy_streams();
     setlocale(LC_CTYPE, ""); /* UTF-8 arguments; numbers and messages stay as they are in C */
     gsl_set_error_handler_off();
     json_object_seed(0);
