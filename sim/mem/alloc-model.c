@@ -1,0 +1,271 @@
+#include "sim/mem/alloc-model.h"
+
+#include "sim/base/quantity.h"
+#include "sim/mem/block-tree.h"
+
+enum {
+    ROUND = 512,             /* every block is a multiple of this */
+    SMALL_MAX = 1 << 20,     /* requests up to this take the small pool; larger remainders of large blocks split */
+    SMALL_SEGMENT = 2 << 20,
+    MIDDLE_MAX = 10 << 20,   /* requests below this take … */
+    MIDDLE_SEGMENT = 20 << 20,
+    SEGMENT_ROUND = 2 << 20, /* larger segments are multiples of this */
+};
+
+typedef enum Pool { POOL_SMALL, POOL_LARGE, N_POOLS } Pool;
+
+struct AllocModel {
+    int n_streams;
+    int64_t capacity_bytes; /* G_MAXINT64: no bound */
+    int64_t next_address;   /* of the next segment; addresses are not used twice */
+    BlockTree *blocks;
+    gint32 *roots;          /* [stream][pool]: free blocks by size, then address */
+    AllocStats stats;
+};
+
+AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes)
+{
+    g_assert(n_streams > 0 && capacity_bytes >= 0);
+    AllocModel *model = g_new0(AllocModel, 1);
+    model->n_streams = n_streams;
+    model->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : G_MAXINT64;
+    model->next_address = SEGMENT_ROUND;
+    model->blocks = block_tree_new();
+    model->roots = g_new0(gint32, n_streams * N_POOLS);
+    return model;
+}
+
+void alloc_model_free(AllocModel *model)
+{
+    if (model == NULL) {
+        return;
+    }
+    block_tree_free(model->blocks);
+    g_free(model->roots);
+    g_free(model);
+}
+
+int64_t alloc_model_round(int64_t bytes)
+{
+    return quantity_round_up(MAX(bytes, 1), ROUND);
+}
+
+static int64_t segment_bytes(int64_t rounded_bytes)
+{
+    if (rounded_bytes <= SMALL_MAX) {
+        return SMALL_SEGMENT;
+    }
+    return rounded_bytes < MIDDLE_MAX ? MIDDLE_SEGMENT : quantity_round_up(rounded_bytes, SEGMENT_ROUND);
+}
+
+static gint32 *root_of(const AllocModel *model, const Block *block)
+{
+    return &model->roots[block->stream * N_POOLS + (int)block->pool];
+}
+
+/* A new segment as one block in no tree, or 0 when the device is full. */
+static gint32 add_segment(AllocModel *model, int stream, Pool pool, int64_t bytes)
+{
+    if (bytes > model->capacity_bytes - model->stats.reserved_bytes) {
+        return 0;
+    }
+    gint32 idx = block_tree_add(model->blocks);
+    Block *block = block_tree_get(model->blocks, idx);
+    block->address = model->next_address;
+    block->bytes = bytes;
+    block->stream = (gint16)stream;
+    block->pool = (guint8)pool;
+    model->next_address += quantity_round_up(bytes, SEGMENT_ROUND);
+    model->stats.reserved_bytes += bytes;
+    model->stats.reserved_bytes_max = MAX(model->stats.reserved_bytes_max, model->stats.reserved_bytes);
+    model->stats.n_segments++;
+    model->stats.n_device_allocs++;
+    return idx;
+}
+
+/* Cuts a block that is in no tree; the rest becomes a free block. */
+static void split(AllocModel *model, gint32 idx, int64_t bytes)
+{
+    gint32 rest_idx = block_tree_add(model->blocks);
+    Block *block = block_tree_get(model->blocks, idx), *rest = block_tree_get(model->blocks, rest_idx);
+    rest->address = block->address + bytes;
+    rest->bytes = block->bytes - bytes;
+    rest->stream = block->stream;
+    rest->pool = block->pool;
+    rest->before = idx;
+    rest->after = block->after;
+    if (rest->after != 0) {
+        block_tree_get(model->blocks, rest->after)->before = rest_idx;
+    }
+    block->after = rest_idx;
+    block->bytes = bytes;
+    block_tree_insert(model->blocks, root_of(model, rest), rest_idx);
+}
+
+/* A block of at least that size out of its tree or from the device; 0 when there is none. */
+static gint32 find_block(AllocModel *model, int stream, Pool pool, int64_t bytes)
+{
+    gint32 *root = &model->roots[stream * N_POOLS + (int)pool];
+    gint32 idx = block_tree_at_least(model->blocks, *root, bytes);
+    if (idx != 0) {
+        block_tree_remove(model->blocks, root, idx);
+        return idx;
+    }
+    idx = add_segment(model, stream, pool, segment_bytes(bytes));
+    if (idx == 0) {
+        model->stats.n_retries++;
+        alloc_model_release_cached(model);
+        idx = add_segment(model, stream, pool, segment_bytes(bytes));
+    }
+    return idx;
+}
+
+AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes)
+{
+    g_assert(stream >= 0 && stream < model->n_streams && bytes >= 0);
+    if (bytes == 0) {
+        return ALLOC_NOTHING;
+    }
+    int64_t rounded_bytes = alloc_model_round(bytes);
+    Pool pool = rounded_bytes <= SMALL_MAX ? POOL_SMALL : POOL_LARGE;
+    gint32 idx = find_block(model, stream, pool, rounded_bytes);
+    if (idx == 0) {
+        return ALLOC_FAILED;
+    }
+    int64_t rest_bytes = block_tree_get(model->blocks, idx)->bytes - rounded_bytes;
+    if (pool == POOL_SMALL ? rest_bytes >= ROUND : rest_bytes > SMALL_MAX) {
+        split(model, idx, rounded_bytes);
+    }
+    Block *block = block_tree_get(model->blocks, idx);
+    block->is_used = TRUE;
+    block->requested_bytes = bytes;
+    AllocStats *stats = &model->stats;
+    stats->requested_bytes += bytes;
+    stats->allocated_bytes += block->bytes;
+    stats->allocated_bytes_max = MAX(stats->allocated_bytes_max, stats->allocated_bytes);
+    stats->n_blocks++;
+    stats->n_blocks_max = MAX(stats->n_blocks_max, stats->n_blocks);
+    return idx;
+}
+
+/* Lets a block that is in no tree swallow the one behind it if that is free. */
+static void join_after(AllocModel *model, gint32 idx)
+{
+    Block *block = block_tree_get(model->blocks, idx);
+    gint32 after_idx = block->after;
+    if (after_idx == 0) {
+        return;
+    }
+    Block *after = block_tree_get(model->blocks, after_idx);
+    if (after->is_used) {
+        return;
+    }
+    block_tree_remove(model->blocks, root_of(model, after), after_idx);
+    block->bytes += after->bytes;
+    block->after = after->after;
+    if (block->after != 0) {
+        block_tree_get(model->blocks, block->after)->before = idx;
+    }
+    block_tree_drop(model->blocks, after_idx);
+}
+
+void alloc_model_give(AllocModel *model, AllocBlock idx)
+{
+    if (idx == ALLOC_NOTHING) {
+        return;
+    }
+    Block *block = block_tree_get(model->blocks, idx);
+    g_assert(block->is_used);
+    block->is_used = FALSE;
+    model->stats.requested_bytes -= block->requested_bytes;
+    model->stats.allocated_bytes -= block->bytes;
+    model->stats.n_blocks--;
+    gint32 *root = root_of(model, block);
+    join_after(model, idx);
+    if (block->before != 0 && !block_tree_get(model->blocks, block->before)->is_used) {
+        gint32 before = block->before;
+        block_tree_remove(model->blocks, root, before);
+        block_tree_insert(model->blocks, root, idx); /* where join_after looks for it */
+        idx = before;
+        join_after(model, idx);
+    }
+    block_tree_insert(model->blocks, root, idx);
+}
+
+int64_t alloc_model_block_bytes(const AllocModel *model, AllocBlock block)
+{
+    return block == ALLOC_NOTHING ? 0 : block_tree_get(model->blocks, block)->bytes;
+}
+
+void alloc_model_release_cached(AllocModel *model)
+{
+    for (gint32 idx = 1; idx <= block_tree_n_places(model->blocks); idx++) {
+        Block *block = block_tree_get(model->blocks, idx);
+        if (block->bytes > 0 && !block->is_used && block->before == 0 && block->after == 0) {
+            model->stats.reserved_bytes -= block->bytes;
+            model->stats.n_segments--;
+            block_tree_remove(model->blocks, root_of(model, block), idx);
+            block_tree_drop(model->blocks, idx);
+        }
+    }
+}
+
+const AllocStats *alloc_model_stats(const AllocModel *model)
+{
+    return &model->stats;
+}
+
+void alloc_model_reset_peaks(AllocModel *model)
+{
+    model->stats.allocated_bytes_max = model->stats.allocated_bytes;
+    model->stats.reserved_bytes_max = model->stats.reserved_bytes;
+    model->stats.n_blocks_max = model->stats.n_blocks;
+}
+
+/* What is wrong with one block and the one behind it; NULL when nothing is. */
+static const char *find_block_fault(const AllocModel *model, gint32 idx)
+{
+    const Block *block = block_tree_get(model->blocks, idx);
+    if (block->bytes % ROUND != 0) {
+        return "a block is no multiple of 512 bytes";
+    }
+    if (block_tree_holds(model->blocks, *root_of(model, block), idx) == block->is_used) {
+        return "a free block is in no tree, or a used one is";
+    }
+    if (block->after != 0) {
+        const Block *after = block_tree_get(model->blocks, block->after);
+        if (after->address != block->address + block->bytes || after->before != idx) {
+            return "neighbours do not touch";
+        }
+        if (!block->is_used && !after->is_used) {
+            return "two free neighbours were not joined";
+        }
+        if (after->stream != block->stream || after->pool != block->pool) {
+            return "a segment serves two streams or pools";
+        }
+    }
+    return NULL;
+}
+
+const char *alloc_model_find_fault(const AllocModel *model)
+{
+    int64_t used_bytes = 0, all_bytes = 0, n_segments = 0;
+    for (gint32 idx = 1; idx <= block_tree_n_places(model->blocks); idx++) {
+        const Block *block = block_tree_get(model->blocks, idx);
+        if (block->bytes == 0) {
+            continue;
+        }
+        const char *fault = find_block_fault(model, idx);
+        if (fault != NULL) {
+            return fault;
+        }
+        used_bytes += block->is_used ? block->bytes : 0;
+        all_bytes += block->bytes;
+        n_segments += block->before == 0 ? 1 : 0;
+    }
+    if (used_bytes != model->stats.allocated_bytes || all_bytes != model->stats.reserved_bytes ||
+        n_segments != model->stats.n_segments) {
+        return "the counters are not the sums over the blocks";
+    }
+    return used_bytes > all_bytes || all_bytes > model->capacity_bytes ? "more than there is" : NULL;
+}

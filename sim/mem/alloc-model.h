@@ -1,0 +1,64 @@
+/*
+ * Allocation model: what a caching device allocator makes of a sequence of allocations.
+ *
+ * It follows the rules of PyTorch's CUDA caching allocator with its default settings. Sizes are rounded up to
+ * 512 bytes. Requests of up to 1 MiB come from a small pool, fed by segments of 2 MiB; others from a large
+ * pool, fed by segments of 20 MiB for requests below 10 MiB and of the request rounded up to 2 MiB above. A
+ * request takes the smallest free block that holds it, of its own stream (ties: the lowest address); what is
+ * left over is split off if it is at least 512 bytes (small) or more than 1 MiB (large). A freed block joins
+ * its free neighbours. Segments go back to the device only when it is full, or on request: then every segment
+ * that is wholly free is released and the allocation tried once more.
+ *
+ * A block counts as allocated with its whole size, a remainder too small to split included, as
+ * torch.cuda.memory_allocated() does.
+ *
+ * Invariants: (1) the blocks of a segment tile it; (2) no two free blocks are neighbours; (3) free blocks, and
+ * only they, are in their stream's and pool's tree; (4) allocated <= reserved <= capacity.
+ */
+#pragma once
+
+#include <glib.h>
+#include <stdint.h>
+
+typedef struct AllocStats {
+    int64_t allocated_bytes, allocated_bytes_max; /* blocks in use */
+    int64_t reserved_bytes, reserved_bytes_max;   /* segments */
+    int64_t requested_bytes;                      /* as asked for, unrounded */
+    int64_t n_blocks, n_blocks_max;               /* in use */
+    int64_t n_segments;
+    int64_t n_device_allocs; /* segments ever taken from the device */
+    int64_t n_retries;       /* allocations that had to release cached segments first */
+} AllocStats;
+
+typedef struct AllocModel AllocModel;
+
+/* A block in use; ALLOC_NOTHING for 0 bytes, ALLOC_FAILED when the device is full. */
+typedef gint32 AllocBlock;
+enum { ALLOC_FAILED = -1, ALLOC_NOTHING = 0 };
+
+/* capacity_bytes: of the device, for segments; 0 = no bound. Streams are numbered from 0. */
+AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes);
+void alloc_model_free(AllocModel *model);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(AllocModel, alloc_model_free)
+
+AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes);
+
+/* Gives a block back (ALLOC_NOTHING is fine). */
+void alloc_model_give(AllocModel *model, AllocBlock block);
+
+/* Size of a block in use, as it counts in allocated_bytes. */
+int64_t alloc_model_block_bytes(const AllocModel *model, AllocBlock block);
+
+/* Releases every segment that is wholly free. */
+void alloc_model_release_cached(AllocModel *model);
+
+const AllocStats *alloc_model_stats(const AllocModel *model);
+
+/* From now on the present is the highest. */
+void alloc_model_reset_peaks(AllocModel *model);
+
+/* Bytes that a request of that size counts for when it is split off exactly: rounded up to 512. */
+int64_t alloc_model_round(int64_t bytes);
+
+/* Checks the invariants, block by block; NULL, or what is broken. For tests. */
+const char *alloc_model_find_fault(const AllocModel *model);
