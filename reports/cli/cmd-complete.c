@@ -6,6 +6,8 @@
  */
 #include <string.h>
 
+#include "hw/device.h"
+#include "models/model.h"
 #include "reports/cli/command.h"
 #include "sim/base/error.h"
 
@@ -50,6 +52,32 @@ static gboolean awaits_value(const CommandClass *cls, const char *word)
     return FALSE;
 }
 
+/* Takes the names. */
+static gboolean offer_names(char **names, const char *prefix, GError **error)
+{
+    g_auto(GStrv) owned = names;
+    for (char **name = owned; *name != NULL; name++) {
+        if (!offer(*name, prefix, error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+static gboolean offer_words(CommandWords words, const char *prefix, GError **error)
+{
+    switch (words) {
+    case COMMAND_WORDS_MODELS:
+        return offer_names(model_preset_names(), prefix, error);
+    case COMMAND_WORDS_DEVICES:
+        return offer_names(device_preset_names(), prefix, error);
+    case COMMAND_WORDS_NONE:
+    case COMMAND_WORDS_FILES:
+        break;
+    }
+    return TRUE;
+}
+
 static gboolean complete(const CommandCall *call, GError **error)
 {
     guint64 point;
@@ -79,7 +107,8 @@ static gboolean complete(const CommandCall *call, GError **error)
     if (command == NULL || awaits_value(command->cls, g_ptr_array_index(typed, typed->len - 1))) {
         return TRUE;
     }
-    return prefix[0] == '-' ? offer_options(command->cls, prefix, error) : TRUE;
+    return prefix[0] == '-' ? offer_options(command->cls, prefix, error)
+                            : offer_words(command->cls->words, prefix, error);
 }
 
 const CommandClass command_complete = {
