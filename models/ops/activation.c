@@ -1,28 +1,210 @@
 #include "models/ops/activation.h"
 
 #include "models/op.h"
+#include "models/real-math.h"
 #include "models/real.h"
 
-#if REAL_HAS_CLASS
-/* FLOPs per element of the fused kernels, by the rule of models/op.h. */
+/* FLOPs per element of the fused kernels, by the rule of models/op.h; backward: the slopes, then 1 per gradient. */
 typedef struct ActivationFlops {
-    double forward, backward_g, backward_u;
+    double value, slope;
 } ActivationFlops;
 
 static ActivationFlops activation_flops(const ActivationAttr *attr)
 {
     static const ActivationFlops flops[N_ACTIVATION_FORMS] = {
-        [ACTIVATION_FORM_SWIGLU] = {3, 7, 3},
-        [ACTIVATION_FORM_SITU] = {9, 16, 11},
-        [ACTIVATION_FORM_GPTOSS] = {8, 11, 5},
-        [ACTIVATION_FORM_RELU2] = {2, 3, 0},
-        [ACTIVATION_FORM_SILU] = {2, 6, 0},
-        [ACTIVATION_FORM_GELU] = {5, 10, 0},
-        [ACTIVATION_FORM_GELU_TANH] = {9, 18, 0},
+        [ACTIVATION_FORM_SWIGLU] = {3, 6}, [ACTIVATION_FORM_SITU] = {9, 18},     [ACTIVATION_FORM_GPTOSS] = {8, 14},
+        [ACTIVATION_FORM_RELU2] = {2, 2},  [ACTIVATION_FORM_SILU] = {2, 5},      [ACTIVATION_FORM_GELU] = {5, 10},
+        [ACTIVATION_FORM_GELU_TANH] = {9, 18},
     };
-    return flops[attr->form];
+    gboolean unbounded = attr->form == ACTIVATION_FORM_SITU && attr->linear_beta <= 0;
+    return unbounded ? (ActivationFlops){6, 12} : flops[attr->form];
 }
 
+REAL_DECLARE(activation_forward);
+REAL_DECLARE(activation_backward);
+
+#define GPTOSS_LIMIT ((real)7)
+#define GPTOSS_ALPHA ((real)1.702)
+#define SQRT_HALF ((real)0.70710678118654752440)
+#define SQRT_2_OVER_PI ((real)0.79788456080286535588)
+#define GELU_CUBIC ((real)0.044715)
+
+/* Partial derivatives of y. */
+typedef struct ActivationSlope {
+    real g, u;
+} ActivationSlope;
+
+/* One form: y, and its slopes. u is 0 for plain forms. */
+typedef struct ActivationKernel {
+    real (*value)(const ActivationAttr *attr, real g, real u);
+    ActivationSlope (*slope)(const ActivationAttr *attr, real g, real u);
+} ActivationKernel;
+
+static real swiglu_value(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    return g * real_sigmoid(g) * u;
+}
+
+static ActivationSlope swiglu_slope(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    real s = real_sigmoid(g), silu = g * s;
+    return (ActivationSlope){u * (s + silu * (1 - s)), silu};
+}
+
+static real situ_value(const ActivationAttr *attr, real g, real u)
+{
+    real beta = (real)attr->beta, bound = (real)attr->linear_beta;
+    real linear = bound > 0 ? bound * real_tanh(u / bound) : u;
+    return beta * real_tanh(g / beta) * real_sigmoid(g) * linear;
+}
+
+static ActivationSlope situ_slope(const ActivationAttr *attr, real g, real u)
+{
+    real beta = (real)attr->beta, bound = (real)attr->linear_beta;
+    real t = real_tanh(g / beta), s = real_sigmoid(g), gate = beta * t * s;
+    real tu = bound > 0 ? real_tanh(u / bound) : 0;
+    real linear = bound > 0 ? bound * tu : u;
+    return (ActivationSlope){linear * ((1 - t * t) * s + gate * (1 - s)), gate * (1 - tu * tu)};
+}
+
+static real gptoss_value(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    g = real_min(g, GPTOSS_LIMIT);
+    u = real_max(real_min(u, GPTOSS_LIMIT), -GPTOSS_LIMIT);
+    return (u + 1) * (g * real_sigmoid(GPTOSS_ALPHA * g));
+}
+
+static ActivationSlope gptoss_slope(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    real in_g = g <= GPTOSS_LIMIT ? 1 : 0, in_u = u <= GPTOSS_LIMIT && u >= -GPTOSS_LIMIT ? 1 : 0;
+    g = real_min(g, GPTOSS_LIMIT);
+    u = real_max(real_min(u, GPTOSS_LIMIT), -GPTOSS_LIMIT);
+    real s = real_sigmoid(GPTOSS_ALPHA * g), glu = g * s;
+    return (ActivationSlope){in_g * ((u + 1) * (s + GPTOSS_ALPHA * glu * (1 - s))), in_u * glu};
+}
+
+static real relu2_value(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    (void)u;
+    real r = real_max(g, 0);
+    return r * r;
+}
+
+static ActivationSlope relu2_slope(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    (void)u;
+    return (ActivationSlope){2 * real_max(g, 0), 0};
+}
+
+static real silu_value(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    (void)u;
+    return g * real_sigmoid(g);
+}
+
+static ActivationSlope silu_slope(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    (void)u;
+    real s = real_sigmoid(g);
+    return (ActivationSlope){s + g * s * (1 - s), 0};
+}
+
+static real gelu_value(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    (void)u;
+    return g * ((1 + real_erf(g * SQRT_HALF)) * (real)0.5);
+}
+
+static ActivationSlope gelu_slope(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    (void)u;
+    real cdf = (1 + real_erf(g * SQRT_HALF)) * (real)0.5;
+    real density = SQRT_HALF * SQRT_HALF * SQRT_2_OVER_PI * real_exp(g * g * (real)-0.5);
+    return (ActivationSlope){cdf + g * density, 0};
+}
+
+/* The hyperbolic tangent of GELU's approximation. */
+static real gelu_tanh(real g)
+{
+    return real_tanh(SQRT_2_OVER_PI * (g * (1 + GELU_CUBIC * (g * g))));
+}
+
+static real gelu_tanh_value(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    (void)u;
+    return g * ((1 + gelu_tanh(g)) * (real)0.5);
+}
+
+static ActivationSlope gelu_tanh_slope(const ActivationAttr *attr, real g, real u)
+{
+    (void)attr;
+    (void)u;
+    real t = gelu_tanh(g);
+    real inner = SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * (g * g));
+    return (ActivationSlope){(1 + t) * (real)0.5 + g * (real)0.5 * ((1 - t * t) * inner), 0};
+}
+
+static const ActivationKernel activation_kernels[N_ACTIVATION_FORMS] = {
+    [ACTIVATION_FORM_SWIGLU] = {swiglu_value, swiglu_slope},
+    [ACTIVATION_FORM_SITU] = {situ_value, situ_slope},
+    [ACTIVATION_FORM_GPTOSS] = {gptoss_value, gptoss_slope},
+    [ACTIVATION_FORM_RELU2] = {relu2_value, relu2_slope},
+    [ACTIVATION_FORM_SILU] = {silu_value, silu_slope},
+    [ACTIVATION_FORM_GELU] = {gelu_value, gelu_slope},
+    [ACTIVATION_FORM_GELU_TANH] = {gelu_tanh_value, gelu_tanh_slope},
+};
+
+gboolean REAL_NAME(activation_forward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const ActivationAttr *attr = run->view->op->attr;
+    const ActivationKernel *kernel = &activation_kernels[attr->form];
+    const real *g = real_data_const(run->in[0]), *u = real_data_const(run->in[1]);
+    real *y = real_data(run->out[0]);
+    int64_t n = tensor_numel(run->out[0]);
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = kernel->value(attr, g[i], u != NULL ? u[i] : 0);
+    }
+    op_count(run, activation_flops(attr).value * (double)n, (u != NULL ? 2 : 1) * n, n);
+    return TRUE;
+}
+
+gboolean REAL_NAME(activation_backward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const ActivationAttr *attr = run->view->op->attr;
+    const ActivationKernel *kernel = &activation_kernels[attr->form];
+    const real *g = real_data_const(run->in[0]), *u = real_data_const(run->in[1]);
+    const real *dy = real_data_const(run->dout[0]);
+    real *dg = real_data(run->din[0]), *du = real_data(run->din[1]);
+    int64_t n = tensor_numel(run->in[0]);
+    for (int64_t i = 0; i < n; i++) {
+        ActivationSlope slope = kernel->slope(attr, g[i], u != NULL ? u[i] : 0);
+        real upstream = dy != NULL ? dy[i] : 0;
+        if (dg != NULL) {
+            dg[i] = upstream * slope.g;
+        }
+        if (du != NULL) {
+            du[i] = upstream * slope.u;
+        }
+    }
+    int n_grads = (dg != NULL ? 1 : 0) + (du != NULL ? 1 : 0);
+    op_count(run, (activation_flops(attr).slope + n_grads) * (double)n, (u != NULL ? 3 : 2) * n, n_grads * n);
+    return TRUE;
+}
+
+#if REAL_HAS_CLASS
 gboolean activation_is_gated(ActivationForm form)
 {
     return form == ACTIVATION_FORM_SWIGLU || form == ACTIVATION_FORM_SITU || form == ACTIVATION_FORM_GPTOSS;
@@ -119,7 +301,7 @@ static void activation_forward_cost(const OpView *view, OpCost *ret_cost)
         return;
     }
     int n_in = activation_is_gated(attr->form) ? 2 : 1;
-    double flops = activation_flops(attr).forward * (double)n;
+    double flops = activation_flops(attr).value * (double)n;
     op_cost_stream(ret_cost, WORK_ELEMENTWISE, flops, n_in * bytes, op_out_bytes(view, 0));
 }
 
@@ -146,11 +328,35 @@ static void activation_backward_cost(const OpView *view, OpCost *ret_cost)
         return;
     }
     if (need_g || need_u) {
-        ActivationFlops flops = activation_flops(attr);
-        double per_elem = (need_g ? flops.backward_g : 0) + (need_u ? flops.backward_u : 0);
-        int64_t n_in = (gated ? 2 : 1) + 1, n_out = (need_g ? 1 : 0) + (need_u ? 1 : 0);
-        op_cost_stream(ret_cost, WORK_ELEMENTWISE, per_elem * (double)n, n_in * bytes, n_out * bytes);
+        int n_grads = (need_g ? 1 : 0) + (need_u ? 1 : 0);
+        double flops = (activation_flops(attr).slope + n_grads) * (double)n;
+        op_cost_stream(ret_cost, WORK_ELEMENTWISE, flops, (gated ? 3 : 2) * bytes, n_grads * bytes);
     }
+}
+
+static gboolean activation_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        ActivationAttr attr;
+        int64_t rows, width;
+    } samples[] = {
+        {{ACTIVATION_FORM_SWIGLU, 0, 0}, 5, 7},   {{ACTIVATION_FORM_SITU, 4, 25}, 3, 9},
+        {{ACTIVATION_FORM_SITU, 4, 0}, 4, 5},     {{ACTIVATION_FORM_GPTOSS, 0, 0}, 6, 3},
+        {{ACTIVATION_FORM_RELU2, 0, 0}, 5, 5},    {{ACTIVATION_FORM_SILU, 0, 0}, 1, 1},
+        {{ACTIVATION_FORM_GELU, 0, 0}, 2, 11},    {{ACTIVATION_FORM_GELU_TANH, 0, 0}, 7, 3},
+    };
+    if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    int64_t width = samples[idx].width;
+    gboolean gated = activation_is_gated(samples[idx].attr.form);
+    int g = graph_add_input(graph, "g", ROWS_TOKENS, width, graph->compute, TRUE);
+    int u = gated ? graph_add_input(graph, "u", ROWS_TOKENS, width, graph->compute, TRUE) : -1;
+    graph_add_output(graph, activation_add(graph, "act", &samples[idx].attr, g, u));
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->rows[ROWS_SEQUENCES] = 1;
+    rows->seq_len = samples[idx].rows;
+    return TRUE;
 }
 
 extern const OpClass op_activation;
@@ -160,5 +366,8 @@ const OpClass op_activation = {
     .saved = activation_saved,
     .forward_cost = activation_forward_cost,
     .backward_cost = activation_backward_cost,
+    .forward = REAL_KERNELS(activation_forward),
+    .backward = REAL_KERNELS(activation_backward),
+    .sample = activation_sample,
 };
 #endif

@@ -1,8 +1,160 @@
 #include "models/ops/attnres.h"
 
+#include <string.h>
+
 #include "models/op-name.h"
 #include "models/op.h"
+#include "models/real-math.h"
 #include "models/real.h"
+
+REAL_DECLARE(attnres_forward);
+REAL_DECLARE(attnres_backward);
+
+/* c = w gamma, what both passes score with; free with g_free. */
+static real *attnres_query(const OpRun *run, int64_t width)
+{
+    const real *w = real_data_const(run->param[0]), *gamma = real_data_const(run->param[1]);
+    real *c = g_new(real, (gsize)width);
+    for (int64_t d = 0; d < width; d++) {
+        c[d] = w[d] * gamma[d];
+    }
+    return c;
+}
+
+/* Softmax of n scores. */
+static void attnres_weights(const real *scores, int64_t n, real *ret_alpha)
+{
+    real max = scores[0], sum = 0;
+    for (int64_t i = 1; i < n; i++) {
+        max = real_max(max, scores[i]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ret_alpha[i] = real_exp(scores[i] - max);
+        sum += ret_alpha[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ret_alpha[i] /= sum;
+    }
+}
+
+/* FLOPs of attnres_weights(): maximum, difference, exponential, sum, quotient per score. */
+#define ATTNRES_WEIGHT_FLOPS 5.0
+
+gboolean REAL_NAME(attnres_forward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const AttnresAttr *attr = run->view->op->attr;
+    int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width, rows = tensor_numel(run->out[0]) / width;
+    g_autofree real *c = attnres_query(run, width);
+    for (int64_t t = 0; t < rows; t++) {
+        real alpha[ATTNRES_SOURCES_MAX];
+        real *scores = real_data(run->aux[0]) + t * n, *norms = real_data(run->aux[1]) + t * n;
+        real *y = real_data(run->out[0]) + t * width;
+        for (int64_t i = 0; i < n; i++) {
+            const real *v = real_data_const(run->in[i]) + t * width;
+            real squares = 0, dot = 0;
+            for (int64_t d = 0; d < width; d++) {
+                squares += v[d] * v[d];
+                dot += c[d] * v[d];
+            }
+            norms[i] = 1 / real_sqrt(squares / (real)width + (real)attr->eps);
+            scores[i] = dot * norms[i];
+        }
+        attnres_weights(scores, n, alpha);
+        memset(y, 0, (size_t)width * sizeof *y);
+        for (int64_t i = 0; i < n; i++) {
+            const real *v = real_data_const(run->in[i]) + t * width;
+            for (int64_t d = 0; d < width; d++) {
+                y[d] += alpha[i] * v[d];
+            }
+        }
+    }
+    double flops = (double)(rows * n) * (6.0 * (double)width + 4 + ATTNRES_WEIGHT_FLOPS) + (double)width;
+    op_count(run, flops, n * rows * width + 2 * width, rows * width + 2 * n * rows);
+    return TRUE;
+}
+
+/* ds of one row: alpha (dalpha - sum alpha dalpha), dalpha = dy V. */
+static void attnres_score_gradients(const OpRun *run, int64_t t, const real *dy, const real *alpha, real *ret_ds)
+{
+    int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width;
+    real mean = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const real *v = real_data_const(run->in[i]) + t * width;
+        ret_ds[i] = 0;
+        for (int64_t d = 0; d < width; d++) {
+            ret_ds[i] += dy[d] * v[d];
+        }
+        mean += alpha[i] * ret_ds[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ret_ds[i] = alpha[i] * (ret_ds[i] - mean);
+    }
+}
+
+/* dV_i = alpha dy + ds r c - (ds r^2 s / h) V_i, and dc += ds r V_i, for one row. dc may be NULL. */
+static void attnres_row_backward(const OpRun *run, int64_t t, const real *c, real *dc)
+{
+    int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width;
+    const real *scores = real_data_const(run->aux[0]) + t * n, *norms = real_data_const(run->aux[1]) + t * n;
+    const real *dy = real_data_const(run->dout[0]) + t * width;
+    real alpha[ATTNRES_SOURCES_MAX], ds[ATTNRES_SOURCES_MAX];
+    attnres_weights(scores, n, alpha);
+    attnres_score_gradients(run, t, dy, alpha, ds);
+    for (int64_t i = 0; i < n; i++) {
+        const real *v = real_data_const(run->in[i]) + t * width;
+        real to_query = ds[i] * norms[i];
+        for (int64_t d = 0; dc != NULL && d < width; d++) {
+            dc[d] += to_query * v[d];
+        }
+        if (run->din[i] == NULL) {
+            continue;
+        }
+        real *dv = real_data(run->din[i]) + t * width;
+        real to_self = to_query * norms[i] * scores[i] / (real)width;
+        for (int64_t d = 0; d < width; d++) {
+            dv[d] = alpha[i] * dy[d] + to_query * c[d] - to_self * v[d];
+        }
+    }
+}
+
+static void attnres_count_backward(const OpRun *run, int64_t n_grads)
+{
+    int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width;
+    int64_t rows = op_rows(run->view, op_in(run->view, 0)->rows);
+    int64_t n_trained = (run->dparam[0] != NULL ? 1 : 0) + (run->dparam[1] != NULL ? 1 : 0);
+    double per_row = (double)n * (2.0 * (double)width + ATTNRES_WEIGHT_FLOPS + 4 + 1);
+    per_row += (double)n_grads * (5.0 * (double)width + 3) + (n_trained > 0 ? 2.0 * (double)(n * width) : 0);
+    op_count(run, (double)rows * per_row + (double)(width * (1 + n_trained)), (n + 1) * rows * width + 2 * width + 2 * n * rows,
+             n_grads * rows * width + n_trained * width);
+}
+
+gboolean REAL_NAME(attnres_backward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width, n_grads = 0;
+    int64_t rows = op_rows(run->view, op_in(run->view, 0)->rows);
+    g_autofree real *c = attnres_query(run, width);
+    g_autofree real *dc = run->dparam[0] != NULL || run->dparam[1] != NULL ? g_new0(real, (gsize)width) : NULL;
+    for (int64_t i = 0; i < n; i++) {
+        if (run->din[i] != NULL) {
+            n_grads++;
+            memset(run->din[i]->data, 0, (size_t)tensor_numel(run->din[i]) * sizeof(real));
+        }
+    }
+    for (int64_t t = 0; run->dout[0] != NULL && t < rows; t++) {
+        attnres_row_backward(run, t, c, dc);
+    }
+    for (int p = 0; p < 2; p++) { /* each of w and gamma meets the other */
+        const real *other = real_data_const(run->param[1 - p]);
+        real *dparam = real_data(run->dparam[p]);
+        for (int64_t d = 0; dparam != NULL && d < width; d++) {
+            dparam[d] = dc[d] * other[d];
+        }
+    }
+    attnres_count_backward(run, n_grads);
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int attnres_add(Graph *graph, const char *proj, const char *norm, const int *sources, int n, double eps)
@@ -139,7 +291,7 @@ static void attnres_backward_cost(const OpView *view, OpCost *ret_cost)
     int64_t n_trained = op_trains_param(view, 0) + op_trains_param(view, 1);
     double elems = (double)(rows * h);
     double flops = elems * (2.0 * (double)n + 5.0 * (double)n_grads + (trains ? 2.0 * (double)n : 0)) +
-                   (double)rows * (9.0 * (double)n + 5.0 * (double)n_grads + (trains ? (double)n : 0)) +
+                   (double)rows * (10.0 * (double)n + 3.0 * (double)n_grads) +
                    (double)h * (1 + (double)n_trained);
     Work *work = op_cost_stream(ret_cost, WORK_ATTNRES_BACKWARD, flops,
                                 (n + 1) * row_bytes + 2 * vector + dtype_bytes(op_wide_dtype(view->graph), 2 * n * rows),
@@ -150,6 +302,28 @@ static void attnres_backward_cost(const OpView *view, OpCost *ret_cost)
     ret_cost->workspace_bytes = trains ? dtype_bytes(op_wide_dtype(view->graph), rows * h) : 0;
 }
 
+static gboolean attnres_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        int64_t rows, width;
+        int n_sources;
+    } samples[] = {{4, 6, 3}, {3, 5, 1}, {1, 8, 9}, {2, 7, 2}};
+    int sources[ATTNRES_SOURCES_MAX];
+    if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    for (int i = 0; i < samples[idx].n_sources; i++) {
+        char name[GRAPH_NAME_MAX];
+        g_snprintf(name, sizeof name, "source%d", i);
+        sources[i] = graph_add_input(graph, name, ROWS_TOKENS, samples[idx].width, graph->compute, TRUE);
+    }
+    graph_add_output(graph, attnres_add(graph, "res_proj", "res_norm", sources, samples[idx].n_sources, 1e-5));
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->rows[ROWS_SEQUENCES] = 1;
+    rows->seq_len = samples[idx].rows;
+    return TRUE;
+}
+
 extern const OpClass op_attnres;
 const OpClass op_attnres = {
     .id = "attnres",
@@ -157,5 +331,8 @@ const OpClass op_attnres = {
     .saved = attnres_saved,
     .forward_cost = attnres_forward_cost,
     .backward_cost = attnres_backward_cost,
+    .forward = REAL_KERNELS(attnres_forward),
+    .backward = REAL_KERNELS(attnres_backward),
+    .sample = attnres_sample,
 };
 #endif

@@ -1,8 +1,121 @@
 #include "models/ops/gated-norm.h"
 
+#include <string.h>
+
 #include "models/op-name.h"
 #include "models/op.h"
+#include "models/real-math.h"
 #include "models/real.h"
+
+REAL_DECLARE(gated_norm_forward);
+REAL_DECLARE(gated_norm_backward);
+
+/* f(gate), and its derivative (kernels.md 1.4). */
+static real gated_norm_gate(GatedNormKind kind, real gate, real *ret_slope)
+{
+    real s = real_sigmoid(gate);
+    if (kind == GATED_NORM_SIGMOID) {
+        *ret_slope = s * (1 - s);
+        return s;
+    }
+    real silu = gate * s;
+    *ret_slope = s + silu * (1 - s);
+    return silu;
+}
+
+gboolean REAL_NAME(gated_norm_forward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const GatedNormAttr *attr = run->view->op->attr;
+    const real *x = real_data_const(run->in[0]), *gate = real_data_const(run->in[1]), *w = real_data_const(run->param[0]);
+    real *y = real_data(run->out[0]), *r = real_data(run->aux[0]);
+    int64_t dim = attr->dim, n = tensor_numel(run->in[0]), n_heads = n / dim;
+    for (int64_t h = 0; h < n_heads; h++) {
+        real sum = 0, slope;
+        for (int64_t d = h * dim; d < (h + 1) * dim; d++) {
+            sum += x[d] * x[d];
+        }
+        r[h] = 1 / real_sqrt(sum / (real)dim + (real)attr->eps);
+        for (int64_t d = 0; d < dim; d++) {
+            int64_t i = h * dim + d;
+            y[i] = w[d] * (x[i] * r[h]) * gated_norm_gate(attr->kind, gate[i], &slope);
+        }
+    }
+    double gate_flops = attr->kind == GATED_NORM_SILU ? 3 : 2;
+    op_count(run, (4 + gate_flops) * (double)n + 3.0 * (double)n_heads, 2 * n + dim, n + n_heads);
+    return TRUE;
+}
+
+/* One head of the backward pass; dx, dgate, dw may be NULL. */
+typedef struct GatedNormHead {
+    const real *x, *gate, *w, *dy;
+    real r;
+    real *dx, *dgate, *dw;
+} GatedNormHead;
+
+static void gated_norm_head_backward(const GatedNormAttr *attr, const GatedNormHead *head)
+{
+    real dot = 0, slope;
+    for (int64_t d = 0; d < attr->dim; d++) {
+        real f = gated_norm_gate(attr->kind, head->gate[d], &slope), normed = head->x[d] * head->r;
+        if (head->dgate != NULL) {
+            head->dgate[d] = head->dy[d] * head->w[d] * normed * slope;
+        }
+        if (head->dw != NULL) {
+            head->dw[d] += head->dy[d] * f * normed;
+        }
+        if (head->dx != NULL) {
+            head->dx[d] = head->dy[d] * f * head->w[d];
+            dot += head->dx[d] * normed;
+        }
+    }
+    dot /= (real)attr->dim;
+    for (int64_t d = 0; head->dx != NULL && d < attr->dim; d++) {
+        head->dx[d] = head->r * (head->dx[d] - head->x[d] * head->r * dot);
+    }
+}
+
+/* Counts as gated_norm_head_backward() computes: f and its slope, the normed value, then what each gradient adds. */
+static void gated_norm_count_backward(const OpRun *run)
+{
+    const GatedNormAttr *attr = run->view->op->attr;
+    gboolean silu = attr->kind == GATED_NORM_SILU;
+    int64_t n = tensor_numel(run->in[0]), n_heads = n / attr->dim;
+    gboolean need_x = run->din[0] != NULL, need_gate = run->din[1] != NULL, need_w = run->dparam[0] != NULL;
+    double per_elem = (silu ? 5 : 3) + 1 + (need_gate ? 3 : 0) + (need_w ? 3 : 0) + (need_x ? 4 + 4 : 0);
+    op_count(run, per_elem * (double)n + (need_x ? (double)n_heads : 0), 3 * n + n_heads + attr->dim,
+             ((need_x ? 1 : 0) + (need_gate ? 1 : 0)) * n + (need_w ? attr->dim : 0));
+}
+
+gboolean REAL_NAME(gated_norm_backward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const GatedNormAttr *attr = run->view->op->attr;
+    const real *dy = real_data_const(run->dout[0]), *r = real_data_const(run->aux[0]);
+    int64_t dim = attr->dim, n_heads = tensor_numel(run->in[0]) / dim;
+    Tensor *written[] = {run->din[0], run->din[1], run->dparam[0]};
+    for (guint i = 0; i < G_N_ELEMENTS(written); i++) {
+        if (written[i] != NULL) {
+            memset(written[i]->data, 0, (size_t)tensor_numel(written[i]) * sizeof(real));
+        }
+    }
+    for (int64_t h = 0; dy != NULL && h < n_heads; h++) {
+        real *dx = real_data(run->din[0]), *dgate = real_data(run->din[1]);
+        GatedNormHead head = {
+            .x = real_data_const(run->in[0]) + h * dim,
+            .gate = real_data_const(run->in[1]) + h * dim,
+            .w = real_data_const(run->param[0]),
+            .dy = dy + h * dim,
+            .r = r[h],
+            .dx = dx != NULL ? dx + h * dim : NULL,
+            .dgate = dgate != NULL ? dgate + h * dim : NULL,
+            .dw = real_data(run->dparam[0]),
+        };
+        gated_norm_head_backward(attr, &head);
+    }
+    gated_norm_count_backward(run);
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int gated_norm_add(Graph *graph, const char *name, int x, int gate, int64_t dim, GatedNormKind kind, double eps)
@@ -93,20 +206,17 @@ static void gated_norm_backward_eager(const OpView *view, OpCost *cost)
     }
 }
 
-/* FLOPs per element of the fused backward: what every gradient needs, then each by itself. */
+/* FLOPs of the fused backward: f and its slope 3 (SiLU 5), the normed value 1, then what each gradient adds. */
 static double gated_norm_backward_flops(const OpView *view, int64_t n, int64_t n_heads)
 {
     const GatedNormAttr *attr = view->op->attr;
-    gboolean silu = attr->kind == GATED_NORM_SILU;
-    double per_elem = silu ? 3 : 2, per_head = 0; /* sigmoid (and SiLU), x / rms */
-    if (op_needs_input_grad(view, 1)) {
-        per_elem += silu ? 6 : 5;
-    }
+    double per_elem = attr->kind == GATED_NORM_SILU ? 6 : 4, per_head = 0;
+    per_elem += op_needs_input_grad(view, 1) ? 3 : 0;
+    per_elem += op_trains_param(view, 0) ? 3 : 0;
     if (op_needs_input_grad(view, 0)) {
-        per_elem += 2 + 2 + 3;
+        per_elem += 2 + 2 + 4; /* upstream of the norm, its dot product with the normed value, the norm's gradient */
         per_head += 1;
     }
-    per_elem += op_trains_param(view, 0) ? 3 : 0;
     return per_elem * (double)n + per_head * (double)n_heads;
 }
 
@@ -133,6 +243,31 @@ static void gated_norm_backward_cost(const OpView *view, OpCost *ret_cost)
     gated_norm_work(view, ret_cost, WORK_NORM_BACKWARD, &work);
 }
 
+static gboolean gated_norm_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        int64_t rows, heads, dim;
+        GatedNormKind kind;
+        double eps;
+    } samples[] = {
+        {4, 3, 6, GATED_NORM_SIGMOID, 1e-5},
+        {3, 2, 5, GATED_NORM_SILU, 1e-6},
+        {1, 1, 1, GATED_NORM_SILU, 1e-5},
+        {5, 1, 8, GATED_NORM_SIGMOID, 1e-5},
+    };
+    if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    int64_t dim = samples[idx].dim, width = samples[idx].heads * dim;
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, width, graph->compute, TRUE);
+    int gate = graph_add_input(graph, "gate", ROWS_TOKENS, width, graph->compute, TRUE);
+    graph_add_output(graph, gated_norm_add(graph, "o_norm", x, gate, dim, samples[idx].kind, samples[idx].eps));
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->rows[ROWS_SEQUENCES] = 1;
+    rows->seq_len = samples[idx].rows;
+    return TRUE;
+}
+
 extern const OpClass op_gated_norm;
 const OpClass op_gated_norm = {
     .id = "gated_norm",
@@ -140,5 +275,8 @@ const OpClass op_gated_norm = {
     .saved = gated_norm_saved,
     .forward_cost = gated_norm_forward_cost,
     .backward_cost = gated_norm_backward_cost,
+    .forward = REAL_KERNELS(gated_norm_forward),
+    .backward = REAL_KERNELS(gated_norm_backward),
+    .sample = gated_norm_sample,
 };
 #endif

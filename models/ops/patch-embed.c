@@ -1,7 +1,119 @@
 #include "models/ops/patch-embed.h"
 
+#include <string.h>
+
+#include "models/matmul.h"
+#include "models/op-name.h"
 #include "models/op.h"
+#include "models/real-math.h"
 #include "models/real.h"
+#include "sim/base/error.h"
+
+REAL_DECLARE(patch_embed_forward);
+REAL_DECLARE(patch_embed_backward);
+
+/* The four table rows around a place, and their shares. */
+typedef struct TableCorners {
+    int64_t rows[4];
+    real shares[4];
+} TableCorners;
+
+static TableCorners table_corners(int64_t edge, const real *place)
+{
+    real last = (real)(edge - 1);
+    real y = real_min(real_max(place[0], 0), last), x = real_min(real_max(place[1], 0), last);
+    int64_t y0 = (int64_t)y, x0 = (int64_t)x;
+    int64_t y1 = MIN(y0 + 1, edge - 1), x1 = MIN(x0 + 1, edge - 1);
+    real fy = y - (real)y0, fx = x - (real)x0;
+    return (TableCorners){
+        {y0 * edge + x0, y0 * edge + x1, y1 * edge + x0, y1 * edge + x1},
+        {(1 - fy) * (1 - fx), (1 - fy) * fx, fy * (1 - fx), fy * fx},
+    };
+}
+
+static gboolean patch_embed_check(const OpRun *run, GError **error)
+{
+    const real *grid = real_data_const(run->in[1]);
+    int64_t n = tensor_numel(run->in[1]);
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(grid[i])) {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: place of patch %" G_GINT64_FORMAT " is not a number",
+                        run->view->op->name, i / 2);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+gboolean REAL_NAME(patch_embed_forward)(const OpRun *run, GError **error)
+{
+    const PatchEmbedAttr *attr = run->view->op->attr;
+    const real *x = real_data_const(run->in[0]), *grid = real_data_const(run->in[1]);
+    const real *table = real_data_const(run->param[1]);
+    int64_t rows = op_rows(run->view, op_in(run->view, 0)->rows), h = attr->hidden;
+    real *y = real_data(run->out[0]);
+    if (!patch_embed_check(run, error)) {
+        return FALSE;
+    }
+    Matmul product = {.m = rows, .n = h, .k = attr->patch_width, .trans_b = TRUE};
+    REAL_NAME(matmul_dense)(product, x, real_data_const(run->param[0]), y);
+    op_count(run, 2.0 * (double)(rows * h * attr->patch_width), (rows + h) * attr->patch_width, rows * h);
+    for (int64_t t = 0; t < rows; t++) {
+        TableCorners corners = table_corners(attr->table, grid + 2 * t);
+        for (int64_t d = 0; d < h; d++) {
+            real sum = 0;
+            for (int c = 0; c < 4; c++) {
+                sum += corners.shares[c] * table[corners.rows[c] * h + d];
+            }
+            y[t * h + d] += sum;
+        }
+    }
+    op_count(run, 8.0 * (double)(rows * h) + 6.0 * (double)rows, 5 * rows * h + 2 * rows, rows * h);
+    return TRUE;
+}
+
+/* Spreads dy over the table rows that each patch read. */
+static void patch_embed_scatter(const OpRun *run, real *dtable)
+{
+    const PatchEmbedAttr *attr = run->view->op->attr;
+    const real *dy = real_data_const(run->dout[0]), *grid = real_data_const(run->in[1]);
+    int64_t rows = op_rows(run->view, op_in(run->view, 0)->rows), h = attr->hidden;
+    memset(dtable, 0, (size_t)tensor_numel(run->dparam[1]) * sizeof *dtable);
+    for (int64_t t = 0; dy != NULL && t < rows; t++) {
+        TableCorners corners = table_corners(attr->table, grid + 2 * t);
+        for (int c = 0; c < 4; c++) {
+            for (int64_t d = 0; d < h; d++) {
+                dtable[corners.rows[c] * h + d] += corners.shares[c] * dy[t * h + d];
+            }
+        }
+    }
+    op_count(run, 8.0 * (double)(rows * h) + 6.0 * (double)rows, 5 * rows * h + 2 * rows,
+             4 * rows * h + tensor_numel(run->dparam[1]));
+}
+
+gboolean REAL_NAME(patch_embed_backward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const PatchEmbedAttr *attr = run->view->op->attr;
+    int64_t rows = op_rows(run->view, op_in(run->view, 0)->rows), h = attr->hidden, width = attr->patch_width;
+    int64_t m = run->dout[0] != NULL ? rows : 0;
+    const real *dy = real_data_const(run->dout[0]);
+    if (run->din[0] != NULL) {
+        memset(run->din[0]->data, 0, (size_t)tensor_numel(run->din[0]) * sizeof(real));
+        Matmul product = {.m = m, .n = width, .k = h};
+        REAL_NAME(matmul_dense)(product, dy, real_data_const(run->param[0]), real_data(run->din[0]));
+        op_count(run, 2.0 * (double)(rows * h * width), (rows + width) * h, rows * width);
+    }
+    if (run->dparam[0] != NULL) {
+        Matmul product = {.m = h, .n = width, .k = m, .trans_a = TRUE};
+        REAL_NAME(matmul_dense)(product, dy, real_data_const(run->in[0]), real_data(run->dparam[0]));
+        op_count(run, 2.0 * (double)(rows * h * width), rows * (h + width), h * width);
+    }
+    if (run->dparam[1] != NULL) {
+        patch_embed_scatter(run, real_data(run->dparam[1]));
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int patch_embed_add(Graph *graph, const char *prefix, int patches, int grid, const PatchEmbedAttr *attr)
@@ -70,6 +182,25 @@ static void patch_embed_backward_cost(const OpView *view, OpCost *ret_cost)
     }
 }
 
+static gboolean patch_embed_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        PatchEmbedAttr attr;
+        int64_t rows;
+        gboolean pixels_need_grad;
+    } samples[] = {{{12, 5, 4}, 6, FALSE}, {{3, 4, 1}, 1, TRUE}, {{7, 3, 3}, 9, TRUE}};
+    if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    int64_t width = samples[idx].attr.patch_width;
+    int patches = graph_add_input(graph, "patches", ROWS_PATCHES, width, graph->compute, samples[idx].pixels_need_grad);
+    int grid = graph_add_input(graph, "grid", ROWS_PATCHES, 2, op_wide_dtype(graph), FALSE);
+    graph_add_output(graph, patch_embed_add(graph, "patch_embed", patches, grid, &samples[idx].attr));
+    rows->rows[ROWS_PATCHES] = samples[idx].rows;
+    rows->rows[ROWS_SEQUENCES] = 1;
+    return TRUE;
+}
+
 extern const OpClass op_patch_embed;
 const OpClass op_patch_embed = {
     .id = "patch_embed",
@@ -78,5 +209,8 @@ const OpClass op_patch_embed = {
     .saved = patch_embed_saved,
     .forward_cost = patch_embed_forward_cost,
     .backward_cost = patch_embed_backward_cost,
+    .forward = REAL_KERNELS(patch_embed_forward),
+    .backward = REAL_KERNELS(patch_embed_backward),
+    .sample = patch_embed_sample,
 };
 #endif
