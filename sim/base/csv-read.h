@@ -19,7 +19,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(CsvTable, csv_table_free)
 
 /* File name, for messages. */
 const char *csv_table_name(const CsvTable *table);
-size_t csv_table_n_rows(const CsvTable *table);    /* the header not counted */
+size_t csv_table_n_rows(const CsvTable *table); /* the header not counted */
 size_t csv_table_n_columns(const CsvTable *table);
 const char *csv_table_column(const CsvTable *table, size_t column);
 

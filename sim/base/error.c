@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-G_DEFINE_QUARK(moesim-error-quark, moesim_error)
+G_DEFINE_QUARK(moesim - error - quark, moesim_error)
 
 int error_exit_status(const GError *error)
 {

@@ -109,8 +109,8 @@ JsonPlace json_place_find(const char *text, const JsonStep *steps, size_t n_step
     const char *key = value;
     for (size_t i = 0; i < n_steps; i++) {
         const char *next_key = NULL;
-        const char *next = steps[i].key != NULL ? find_member(value, steps[i].key, &next_key)
-                                                : find_element(value, steps[i].idx);
+        const char *next =
+            steps[i].key != NULL ? find_member(value, steps[i].key, &next_key) : find_element(value, steps[i].idx);
         if (next == NULL) {
             return place_of(text, value);
         }

@@ -23,9 +23,9 @@ struct JsonObject {
     JsonStep steps[2];  /* from the parent: the key, and for an element of an array its index */
     size_t n_steps;
     json_t *value;
-    GPtrArray *asked;   /* char *: keys that are known, in the order they were asked for */
-    char *key;          /* what steps[0] points at */
-    GError *mistake;    /* root only */
+    GPtrArray *asked; /* char *: keys that are known, in the order they were asked for */
+    char *key;        /* what steps[0] points at */
+    GError *mistake;  /* root only */
 };
 
 static gboolean is_word(char c)
@@ -272,7 +272,7 @@ gboolean json_object_close(JsonObject *object, gboolean tolerant, GError **error
     const char *key;
     json_t *value;
     if (!tolerant && json_object_ok(object)) {
-        json_object_foreach(object->value, key, value) {
+        json_object_foreach (object->value, key, value) {
             if (!is_asked(object, key)) {
                 fail_unknown(object, key);
                 break;
@@ -313,7 +313,9 @@ static void fail_type(JsonObject *object, const char *key, const json_t *value, 
     const char *end;
     gboolean is_long = text != NULL && g_utf8_strlen(text, -1) > SHOWN_MAX;
     end = is_long ? g_utf8_offset_to_pointer(text, SHOWN_MAX) : NULL;
-    g_autofree char *shown = text == NULL ? g_strdup("that") : is_long ? g_strndup(text, (size_t)(end - text)) : g_strdup(text);
+    g_autofree char *shown = text == NULL ? g_strdup("that")
+                             : is_long    ? g_strndup(text, (size_t)(end - text))
+                                          : g_strdup(text);
     json_object_fail(object, key, "must be %s, not %s%s", what, shown, is_long ? "…" : "");
     free(text);
 }
@@ -565,7 +567,7 @@ const char *json_object_key(const JsonObject *object, size_t idx)
     if (object == NULL) {
         return NULL;
     }
-    json_object_foreach(object->value, key, value) {
+    json_object_foreach (object->value, key, value) {
         if (idx-- == 0) {
             return key;
         }

@@ -34,8 +34,8 @@ JsonDoc *json_doc_from_value(json_t *value, const char *name);
 void json_doc_free(JsonDoc *doc);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(JsonDoc, json_doc_free)
 
-json_t *json_doc_root(const JsonDoc *doc);      /* borrowed */
-const char *json_doc_name(const JsonDoc *doc);  /* file name for messages */
+json_t *json_doc_root(const JsonDoc *doc);     /* borrowed */
+const char *json_doc_name(const JsonDoc *doc); /* file name for messages */
 
 /* Opens the root (must be an object, else NULL and error). */
 JsonObject *json_doc_open(JsonDoc *doc, GError **error);

@@ -26,33 +26,20 @@ static const Unit byte_units[] = {
 };
 
 static const Unit rate_units[] = {
-    {"B/s", 1},
-    {"kB/s", 1e3},
-    {"MB/s", 1e6},
-    {"GB/s", 1e9},
-    {"TB/s", 1e12},
-    {"PB/s", 1e15},
-    {"KiB/s", 1024.0},
-    {"MiB/s", 1048576.0},
-    {"GiB/s", 1073741824.0},
-    {"TiB/s", 1099511627776.0},
-    {"b/s", 1.0 / 8},
-    {"kb/s", 1e3 / 8},
-    {"Mb/s", 1e6 / 8},
-    {"Gb/s", 1e9 / 8},
-    {"Tb/s", 1e12 / 8},
+    {"B/s", 1},       {"kB/s", 1e3},     {"MB/s", 1e6},        {"GB/s", 1e9},           {"TB/s", 1e12},
+    {"PB/s", 1e15},   {"KiB/s", 1024.0}, {"MiB/s", 1048576.0}, {"GiB/s", 1073741824.0}, {"TiB/s", 1099511627776.0},
+    {"b/s", 1.0 / 8}, {"kb/s", 1e3 / 8}, {"Mb/s", 1e6 / 8},    {"Gb/s", 1e9 / 8},       {"Tb/s", 1e12 / 8},
 };
 
 static const Unit flops_units[] = {
-    {"FLOP/s", 1},      {"kFLOP/s", 1e3},  {"MFLOP/s", 1e6},  {"GFLOP/s", 1e9},
-    {"TFLOP/s", 1e12},  {"PFLOP/s", 1e15}, {"EFLOP/s", 1e18}, {"GOP/s", 1e9}, /* integer formats */
-    {"TOP/s", 1e12},    {"POP/s", 1e15},
+    {"FLOP/s", 1},     {"kFLOP/s", 1e3},  {"MFLOP/s", 1e6},  {"GFLOP/s", 1e9},
+    {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}, {"EFLOP/s", 1e18}, {"GOP/s", 1e9}, /* integer formats */
+    {"TOP/s", 1e12},   {"POP/s", 1e15},
 };
 
 static const Unit time_units[] = {
-    {"ns", 1},   {"us", 1e3},   {"\xc2\xb5s", 1e3}, /* micro sign */
-    {"ms", 1e6}, {"s", 1e9},    {"min", 60e9},
-    {"h", 3600e9},
+    {"ns", 1},   {"us", 1e3}, {"\xc2\xb5s", 1e3}, /* micro sign */
+    {"ms", 1e6}, {"s", 1e9},  {"min", 60e9},      {"h", 3600e9},
 };
 
 /* 2^63, the first double that does not fit. */

@@ -12,12 +12,12 @@
 
 /* Who draws. Add at the end: a stream's place is part of its numbers. */
 typedef enum RngStream {
-    RNG_TEST,        /* tests */
-    RNG_VALUES,      /* tensors of samples and virtual ranks */
-    RNG_ROUTING,     /* which experts a token takes */
-    RNG_EXPERTS,     /* which expert has which popularity */
-    RNG_PLACEMENT,   /* experts on ranks */
-    RNG_TOKENS,      /* token ids and document lengths */
+    RNG_TEST,      /* tests */
+    RNG_VALUES,    /* tensors of samples and virtual ranks */
+    RNG_ROUTING,   /* which experts a token takes */
+    RNG_EXPERTS,   /* which expert has which popularity */
+    RNG_PLACEMENT, /* experts on ranks */
+    RNG_TOKENS,    /* token ids and document lengths */
 } RngStream;
 
 /* 64 random bits. */

@@ -22,7 +22,7 @@ struct Share {
     const ShareLaw *law;
     EventFn done;
     void *self;
-    int n_places; /* places ever used */
+    int n_places;                    /* places ever used */
     int n_held[SHARE_CLASSES_MAX];   /* activities of each class */
     int n_active[SHARE_CLASSES_MAX]; /* … that have not ended: they divide the class's rate */
     guint32 running;                 /* classes with n_held > 0 */

@@ -26,9 +26,9 @@ typedef struct Stream {
     char *name;
     int device; /* -1: none */
     StreamState state;
-    int place;           /* of the running activity in the device's share */
-    int next;            /* stream behind this one in the line of a token or group; -1 = the last */
-    guint32 head, n;     /* first item, items; the ring's capacity is a power of two */
+    int place;       /* of the running activity in the device's share */
+    int next;        /* stream behind this one in the line of a token or group; -1 = the last */
+    guint32 head, n; /* first item, items; the ring's capacity is a power of two */
     guint32 capacity;
     Item *items;
     SimTime start_ns, busy_ns;

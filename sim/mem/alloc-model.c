@@ -4,10 +4,10 @@
 #include "sim/mem/block-tree.h"
 
 enum {
-    ROUND = 512,             /* every block is a multiple of this */
-    SMALL_MAX = 1 << 20,     /* requests up to this take the small pool; larger remainders of large blocks split */
+    ROUND = 512,         /* every block is a multiple of this */
+    SMALL_MAX = 1 << 20, /* requests up to this take the small pool; larger remainders of large blocks split */
     SMALL_SEGMENT = 2 << 20,
-    MIDDLE_MAX = 10 << 20,   /* requests below this take … */
+    MIDDLE_MAX = 10 << 20, /* requests below this take … */
     MIDDLE_SEGMENT = 20 << 20,
     SEGMENT_ROUND = 2 << 20, /* larger segments are multiples of this */
 };
@@ -19,7 +19,7 @@ struct AllocModel {
     int64_t capacity_bytes; /* G_MAXINT64: no bound */
     int64_t next_address;   /* of the next segment; addresses are not used twice */
     BlockTree *blocks;
-    gint32 *roots;          /* [stream][pool]: free blocks by size, then address */
+    gint32 *roots; /* [stream][pool]: free blocks by size, then address */
     AllocStats stats;
 };
 

@@ -10,10 +10,18 @@ static void test_nearest(void **state)
     static const struct {
         const char *wrong, *nearest;
     } cases[] = {
-        {"seq_len", "seq_len"},       {"seq-len", "seq_len"},        {"SEQ_LEN", "seq_len"},
-        {"sqe_len", "seq_len"},       {"sequence", NULL},            {"micro_bath", "micro_batch"},
-        {"zpif", "zipf"},             {"dp-shrad", "dp_shard"},      {"expert_paralel", "expert_parallel"},
-        {"something_else", NULL},     {"", NULL},                    {"pe", NULL},
+        {"seq_len", "seq_len"},
+        {"seq-len", "seq_len"},
+        {"SEQ_LEN", "seq_len"},
+        {"sqe_len", "seq_len"},
+        {"sequence", NULL},
+        {"micro_bath", "micro_batch"},
+        {"zpif", "zipf"},
+        {"dp-shrad", "dp_shard"},
+        {"expert_paralel", "expert_parallel"},
+        {"something_else", NULL},
+        {"", NULL},
+        {"pe", NULL},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
         check_string(error_nearest_name(cases[i].wrong, names, G_N_ELEMENTS(names)), cases[i].nearest);

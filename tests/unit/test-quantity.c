@@ -38,8 +38,8 @@ static void test_not_bytes(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "",      " 1",    "-1",   "+1",       "1 KB",    "1 gb",  "1 GB ",     "GB",
-        "1,000", "0x10",  "inf",  "nan",      "1e400",   "1 G",   "1 Gb",      "9223372036854775808",
+        "",       " 1",       "-1",   "+1",      "1 KB",    "1 gb", "1 GB ", "GB",
+        "1,000",  "0x10",     "inf",  "nan",     "1e400",   "1 G",  "1 Gb",  "9223372036854775808",
         "1 GB/s", "8192 PiB", "1e19", "9300 PB", "1..5 GB",
     };
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
@@ -85,8 +85,8 @@ static void test_times(void **state)
         const char *text;
         SimTime ns;
     } cases[] = {
-        {"1.2 ms", 1200000}, {"11 us", 11000}, {"11 \xc2\xb5s", 11000}, {"5 s", 5000000000}, {"0.4 ns", 0},
-        {"0.5 ns", 1},       {"2 min", 120000000000}, {"1h", 3600000000000},
+        {"1.2 ms", 1200000}, {"11 us", 11000}, {"11 \xc2\xb5s", 11000}, {"5 s", 5000000000},
+        {"0.4 ns", 0},       {"0.5 ns", 1},    {"2 min", 120000000000}, {"1h", 3600000000000},
     };
     g_autoptr(GError) error = NULL;
     SimTime ns;

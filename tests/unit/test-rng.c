@@ -27,7 +27,7 @@ static void test_bits(void **state)
             n_set += (int)(draw >> bit & 1);
             n_flipped += (int)((draw ^ rng_u64(3 ^ (uint64_t)1 << (i % 64), RNG_TEST, i)) >> bit & 1);
         }
-        assert_in_range(n_set, N / 2 - 400, N / 2 + 400);     /* 5.6 standard deviations */
+        assert_in_range(n_set, N / 2 - 400, N / 2 + 400); /* 5.6 standard deviations */
         assert_in_range(n_flipped, N / 2 - 400, N / 2 + 400);
     }
 }

@@ -164,8 +164,8 @@ static void test_random(void **state)
         brute_force(&bench, ends);
         for (int i = 0; i < bench.n_jobs; i++) {
             if (fabs((double)bench.jobs[i].end_ns - ends[i]) > bench.n_jobs) {
-                fail_msg("round %d, job %d: ends at %d, by brute force at %f", (int)round, i,
-                         (int)bench.jobs[i].end_ns, ends[i]);
+                fail_msg("round %d, job %d: ends at %d, by brute force at %f", (int)round, i, (int)bench.jobs[i].end_ns,
+                         ends[i]);
             }
         }
     }

@@ -92,7 +92,8 @@ static void test_not_before(void **state)
     Bench bench = {0};
     setup(&bench);
     int a = streams_add(bench.streams, "a", -1);
-    StreamWork items[] = {{.duration_ns = 5, .not_before_ns = 20, .tag = 1}, {.duration_ns = 5, .not_before_ns = 22, .tag = 2}};
+    StreamWork items[] = {{.duration_ns = 5, .not_before_ns = 20, .tag = 1},
+                          {.duration_ns = 5, .not_before_ns = 22, .tag = 2}};
     streams_push_work(bench.streams, a, &items[0]);
     streams_push_work(bench.streams, a, &items[1]);
     check_run(&bench, "0:1@20-25 0:2@25-30 ");
