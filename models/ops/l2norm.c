@@ -1,8 +1,70 @@
 #include "models/ops/l2norm.h"
 
+#include <math.h>
+
 #include "models/op-name.h"
 #include "models/op.h"
 #include "models/real.h"
+#include "models/values.h"
+
+REAL_DECLARE(l2norm_forward);
+REAL_DECLARE(l2norm_backward);
+
+gboolean REAL_NAME(l2norm_forward)(const OpRun *run, GError **error)
+{
+    const L2normAttr *attr = run->view->op->attr;
+    real *inverses = values_aux(run, 0);
+    int64_t width = attr->width;
+    int64_t part_bytes = width * op_in_elem_bytes(run->view, 0);
+    (void)error;
+    for (int64_t p = 0; p < tensor_numel(run->in[0]) / width; p++) {
+        const real *x = values_in(run, 0) + p * width;
+        real *y = values_out(run, 0) + p * width;
+        real sum = 0;
+        for (int64_t j = 0; j < width; j++) {
+            sum += x[j] * x[j];
+        }
+        real inverse = (real)(1 / sqrt((double)sum + attr->eps));
+        for (int64_t j = 0; j < width; j++) {
+            y[j] = x[j] * inverse;
+        }
+        if (inverses != NULL) {
+            inverses[p] = inverse;
+        }
+        op_count_bytes(run, (double)(3 * width + 2), part_bytes, part_bytes + 4);
+    }
+    return TRUE;
+}
+
+/* dx = r (dy - y (y dy)): kernels.md 1.2. */
+gboolean REAL_NAME(l2norm_backward)(const OpRun *run, GError **error)
+{
+    const L2normAttr *attr = run->view->op->attr;
+    const real *inverses = values_aux(run, 0);
+    int64_t width = attr->width;
+    int64_t part_bytes = width * op_in_elem_bytes(run->view, 0);
+    (void)error;
+    if (run->dout[0] == NULL || run->din[0] == NULL) {
+        values_zero_gradients(run);
+        return TRUE;
+    }
+    g_autofree real *y = g_new(real, (gsize)width);
+    for (int64_t p = 0; p < tensor_numel(run->in[0]) / width; p++) {
+        const real *x = values_in(run, 0) + p * width;
+        const real *dy = values_dout(run, 0) + p * width;
+        real *dx = values_din(run, 0) + p * width;
+        real product = 0;
+        for (int64_t j = 0; j < width; j++) {
+            y[j] = x[j] * inverses[p];
+            product += y[j] * dy[j];
+        }
+        for (int64_t j = 0; j < width; j++) {
+            dx[j] = inverses[p] * (dy[j] - y[j] * product);
+        }
+        op_count_bytes(run, 6 * (double)width, 2 * part_bytes + 4, part_bytes);
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int l2norm_add(Graph *graph, const char *name, int x, int64_t width, double eps)
@@ -100,6 +162,22 @@ static void l2norm_backward_cost(const OpView *view, OpCost *ret_cost)
     work->n = attr->width;
 }
 
+static gboolean l2norm_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        int64_t rows, heads, width;
+        double eps;
+    } samples[] = {{5, 2, 7, 1e-6}, {1, 1, 1, 1e-1}, {3, 1, 4, 1e-6}};
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->seq_len = samples[idx].rows;
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, samples[idx].heads * samples[idx].width, graph->compute, TRUE);
+    graph_add_output(graph, l2norm_add(graph, "norm", x, samples[idx].width, samples[idx].eps));
+    return TRUE;
+}
+
 extern const OpClass op_l2norm;
 const OpClass op_l2norm = {
     .id = "l2norm",
@@ -107,5 +185,8 @@ const OpClass op_l2norm = {
     .saved = l2norm_saved,
     .forward_cost = l2norm_forward_cost,
     .backward_cost = l2norm_backward_cost,
+    .forward = REAL_KERNELS(l2norm_forward),
+    .backward = REAL_KERNELS(l2norm_backward),
+    .sample = l2norm_sample,
 };
 #endif

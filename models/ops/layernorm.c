@@ -1,8 +1,117 @@
 #include "models/ops/layernorm.h"
 
+#include <math.h>
+
 #include "models/op-name.h"
 #include "models/op.h"
 #include "models/real.h"
+#include "models/values.h"
+
+REAL_DECLARE(layernorm_forward);
+REAL_DECLARE(layernorm_backward);
+
+enum { AUX_MEAN, AUX_INVERSE };
+
+gboolean REAL_NAME(layernorm_forward)(const OpRun *run, GError **error)
+{
+    const LayernormAttr *attr = run->view->op->attr;
+    const real *weight = values_param(run, 0);
+    const real *bias = values_param(run, 1);
+    int64_t width = op_in(run->view, 0)->width;
+    int64_t row_bytes = width * op_in_elem_bytes(run->view, 0);
+    (void)error;
+    for (int64_t t = 0; t < values_rows(run, 0); t++) {
+        const real *x = values_in(run, 0) + t * width;
+        real *y = values_out(run, 0) + t * width;
+        real sum = 0;
+        real squares = 0;
+        for (int64_t j = 0; j < width; j++) {
+            sum += x[j];
+        }
+        real mean = sum / (real)width;
+        for (int64_t j = 0; j < width; j++) {
+            y[j] = x[j] - mean;
+            squares += y[j] * y[j];
+        }
+        real inverse = (real)(1 / sqrt((double)(squares / (real)width) + attr->eps));
+        for (int64_t j = 0; j < width; j++) {
+            y[j] = y[j] * inverse * weight[j] + bias[j];
+        }
+        if (run->aux[AUX_MEAN] != NULL) {
+            values_aux(run, AUX_MEAN)[t] = mean;
+            values_aux(run, AUX_INVERSE)[t] = inverse;
+        }
+        op_count_bytes(run, (double)(7 * width + 4), row_bytes, row_bytes + 8);
+    }
+    op_count_bytes(run, 0, op_weight_bytes(run->view, 0) + op_weight_bytes(run->view, 1), 0);
+    return TRUE;
+}
+
+/* dx = r (g - mean(g) - xhat mean(xhat g)) with g = dy w. */
+static void input_gradient(int64_t width, const real *xhat, const real *weight, const real *dy, real inverse, real *dx)
+{
+    real sum = 0;
+    real product = 0;
+    for (int64_t j = 0; j < width; j++) {
+        dx[j] = dy[j] * weight[j];
+        sum += dx[j];
+        product += dx[j] * xhat[j];
+    }
+    real mean = sum / (real)width;
+    real mean_product = product / (real)width;
+    for (int64_t j = 0; j < width; j++) {
+        dx[j] = inverse * (dx[j] - mean - xhat[j] * mean_product);
+    }
+}
+
+static void add_weight_gradients(const OpRun *run, const real *xhat, const real *dy)
+{
+    real *dweight = values_dparam(run, 0);
+    real *dbias = values_dparam(run, 1);
+    int64_t width = op_in(run->view, 0)->width;
+    for (int64_t j = 0; j < width; j++) {
+        if (dweight != NULL) {
+            dweight[j] += dy[j] * xhat[j];
+        }
+        if (dbias != NULL) {
+            dbias[j] += dy[j];
+        }
+    }
+    op_count_bytes(run, 3 * (double)width, 0, 0);
+}
+
+gboolean REAL_NAME(layernorm_backward)(const OpRun *run, GError **error)
+{
+    int64_t width = op_in(run->view, 0)->width;
+    int64_t row_bytes = width * op_in_elem_bytes(run->view, 0);
+    int64_t weight_bytes = op_weight_bytes(run->view, 0);
+    gboolean trains = run->dparam[0] != NULL || run->dparam[1] != NULL;
+    (void)error;
+    values_zero_gradients(run);
+    if (run->dout[0] == NULL) {
+        return TRUE;
+    }
+    g_autofree real *xhat = g_new(real, (gsize)width);
+    for (int64_t t = 0; t < values_rows(run, 0); t++) {
+        const real *x = values_in(run, 0) + t * width;
+        const real *dy = values_dout(run, 0) + t * width;
+        real mean = values_aux(run, AUX_MEAN)[t];
+        real inverse = values_aux(run, AUX_INVERSE)[t];
+        for (int64_t j = 0; j < width; j++) {
+            xhat[j] = (x[j] - mean) * inverse;
+        }
+        op_count_bytes(run, 2 * (double)width, 2 * row_bytes + 8, 0);
+        if (run->din[0] != NULL) {
+            input_gradient(width, xhat, values_param(run, 0), dy, inverse, values_din(run, 0) + t * width);
+            op_count_bytes(run, 8 * (double)width + 2, 0, row_bytes);
+        }
+        if (trains) {
+            add_weight_gradients(run, xhat, dy);
+        }
+    }
+    op_count_bytes(run, 0, run->din[0] != NULL ? weight_bytes : 0, trains ? 2 * weight_bytes : 0);
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int layernorm_add(Graph *graph, const char *name, int x, double eps)
@@ -67,6 +176,24 @@ static void layernorm_backward_cost(const OpView *view, OpCost *ret_cost)
     }
 }
 
+static gboolean layernorm_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        int64_t rows, width;
+        double eps;
+        gboolean frozen, needs_grad;
+    } samples[] = {{5, 7, 1e-5, FALSE, TRUE}, {1, 2, 1e-2, FALSE, TRUE}, {4, 9, 1e-6, TRUE, TRUE}, {3, 4, 1e-5, FALSE, FALSE}};
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->seq_len = samples[idx].rows;
+    graph->freeze_base = samples[idx].frozen;
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, samples[idx].width, graph->compute, samples[idx].needs_grad);
+    graph_add_output(graph, layernorm_add(graph, "norm", x, samples[idx].eps));
+    return TRUE;
+}
+
 extern const OpClass op_layernorm;
 const OpClass op_layernorm = {
     .id = "layernorm",
@@ -74,5 +201,8 @@ const OpClass op_layernorm = {
     .saved = layernorm_saved,
     .forward_cost = layernorm_forward_cost,
     .backward_cost = layernorm_backward_cost,
+    .forward = REAL_KERNELS(layernorm_forward),
+    .backward = REAL_KERNELS(layernorm_backward),
+    .sample = layernorm_sample,
 };
 #endif

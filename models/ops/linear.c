@@ -1,8 +1,77 @@
 #include "models/ops/linear.h"
 
+#include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/op.h"
 #include "models/real.h"
+#include "models/values.h"
+
+REAL_DECLARE(linear_forward);
+REAL_DECLARE(linear_backward);
+
+/* A product with dense operands, counted. */
+static void product(const OpRun *run, Matmul shape, const real *a, const real *b, real *c)
+{
+    int64_t elem = op_in_elem_bytes(run->view, 0);
+    REAL_NAME(matmul_dense)(shape, a, b, c);
+    op_count_bytes(run, 2 * (double)shape.m * (double)shape.n * (double)shape.k, elem * (shape.m + shape.n) * shape.k, elem * shape.m * shape.n);
+}
+
+gboolean REAL_NAME(linear_forward)(const OpRun *run, GError **error)
+{
+    const GraphParam *weight = op_weight(run->view, 0);
+    const real *bias = values_param(run, 1);
+    real *y = values_out(run, 0);
+    int64_t rows = values_rows(run, 0);
+    int64_t width = weight->dims[0];
+    (void)error;
+    product(run, (Matmul){.m = rows, .n = width, .k = weight->dims[1], .trans_b = TRUE}, values_in(run, 0), values_param(run, 0), y);
+    if (bias != NULL) {
+        for (int64_t t = 0; t < rows; t++) {
+            for (int64_t j = 0; j < width; j++) {
+                y[t * width + j] += bias[j];
+            }
+        }
+        op_count_bytes(run, (double)(rows * width), op_weight_bytes(run->view, 1), 0);
+    }
+    return TRUE;
+}
+
+static void bias_gradient(const OpRun *run, const real *dy, real *db)
+{
+    int64_t rows = values_rows(run, 0);
+    int64_t width = op_weight(run->view, 0)->dims[0];
+    values_zero(db, width);
+    for (int64_t t = 0; t < rows; t++) {
+        for (int64_t j = 0; j < width; j++) {
+            db[j] += dy[t * width + j];
+        }
+    }
+    op_count_bytes(run, (double)(rows * width), op_out_bytes(run->view, 0), op_weight_bytes(run->view, 1));
+}
+
+gboolean REAL_NAME(linear_backward)(const OpRun *run, GError **error)
+{
+    const GraphParam *weight = op_weight(run->view, 0);
+    const real *dy = values_dout(run, 0);
+    int64_t rows = values_rows(run, 0);
+    (void)error;
+    if (dy == NULL) {
+        values_zero_gradients(run);
+        return TRUE;
+    }
+    if (run->din[0] != NULL) {
+        product(run, (Matmul){.m = rows, .n = weight->dims[1], .k = weight->dims[0]}, dy, values_param(run, 0), values_din(run, 0));
+    }
+    if (run->dparam[0] != NULL) {
+        Matmul shape = {.m = weight->dims[0], .n = weight->dims[1], .k = rows, .trans_a = TRUE};
+        product(run, shape, dy, values_in(run, 0), values_dparam(run, 0));
+    }
+    if (run->dparam[1] != NULL) {
+        bias_gradient(run, dy, values_dparam(run, 1));
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int linear_add(Graph *graph, const char *name, int x, int64_t out_width, gboolean bias)
@@ -58,6 +127,24 @@ static void linear_backward_cost(const OpView *view, OpCost *ret_cost)
     }
 }
 
+static gboolean linear_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        int64_t rows, in, out;
+        gboolean bias, frozen, needs_grad;
+    } samples[] = {
+        {5, 7, 3, TRUE, FALSE, TRUE}, {1, 1, 1, FALSE, FALSE, TRUE}, {4, 6, 9, FALSE, TRUE, TRUE}, {8, 2, 5, TRUE, FALSE, FALSE}};
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->seq_len = samples[idx].rows;
+    graph->freeze_base = samples[idx].frozen;
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, samples[idx].in, graph->compute, samples[idx].needs_grad);
+    graph_add_output(graph, linear_add(graph, "proj", x, samples[idx].out, samples[idx].bias));
+    return TRUE;
+}
+
 extern const OpClass op_linear;
 const OpClass op_linear = {
     .id = "linear",
@@ -66,5 +153,8 @@ const OpClass op_linear = {
     .saved = linear_saved,
     .forward_cost = linear_forward_cost,
     .backward_cost = linear_backward_cost,
+    .forward = REAL_KERNELS(linear_forward),
+    .backward = REAL_KERNELS(linear_backward),
+    .sample = linear_sample,
 };
 #endif

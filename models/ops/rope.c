@@ -1,9 +1,99 @@
 #include "models/ops/rope.h"
 
+#include <math.h>
+#include <string.h>
+
 #include "models/op-name.h"
 #include "models/op.h"
-#include "models/sequences.h"
 #include "models/real.h"
+#include "models/sequences.h"
+#include "models/values.h"
+
+REAL_DECLARE(rope_forward);
+REAL_DECLARE(rope_backward);
+
+enum { IN_X, IN_POSITIONS };
+
+/* How pair i of a head turns: its angle is scale x position, and which of a planar position it takes. */
+static double pair_scale(const RopeAttr *attr, int64_t pair)
+{
+    double step = attr->planar ? 4 * (double)(pair / 2) : 2 * (double)pair;
+    return pow(attr->base, -step / (double)attr->rotary_dim);
+}
+
+static double position_at(const OpRun *run, int64_t row, int64_t start, int64_t pair)
+{
+    const RopeAttr *attr = run->view->op->attr;
+    if (run->in[IN_POSITIONS] == NULL) {
+        return (double)(row - start);
+    }
+    if (!attr->planar) {
+        return tensor_get(run->in[IN_POSITIONS], row);
+    }
+    return tensor_get(run->in[IN_POSITIONS], 2 * row + (pair % 2 == 0 ? 1 : 0)); /* even pairs: the column */
+}
+
+/* Rotates one row by +angle or -angle; angles are double in either precision. */
+static void rotate_row(const RopeAttr *attr, const double *angles, int sign, const real *x, real *y)
+{
+    int64_t pairs = attr->rotary_dim / 2;
+    int64_t next = attr->layout == ROPE_HALF ? pairs : 1;
+    int64_t step = attr->layout == ROPE_HALF ? 1 : 2;
+    memcpy(y, x, (size_t)(attr->heads * attr->head_dim) * sizeof *y);
+    for (int64_t i = 0; i < pairs; i++) {
+        real c = (real)cos(angles[i]);
+        real s = (real)(sign * sin(angles[i]));
+        for (int64_t h = 0; h < attr->heads; h++) {
+            int64_t at = h * attr->head_dim + attr->offset + i * step;
+            y[at] = x[at] * c - x[at + next] * s;
+            y[at + next] = x[at] * s + x[at + next] * c;
+        }
+    }
+}
+
+static void rotate(const OpRun *run, int sign, const real *x, real *y)
+{
+    const RopeAttr *attr = run->view->op->attr;
+    const OpView *view = run->view;
+    RowSpace space = op_in(view, IN_X)->rows;
+    int64_t pairs = attr->rotary_dim / 2;
+    int64_t width = attr->heads * attr->head_dim;
+    int64_t row_bytes = width * op_in_elem_bytes(view, IN_X);
+    int64_t position_bytes = view->op->inputs[IN_POSITIONS] >= 0 ? op_in_elem_bytes(view, IN_POSITIONS) * op_in(view, IN_POSITIONS)->width : 0;
+    g_autofree double *scales = g_new(double, (gsize)pairs);
+    g_autofree double *angles = g_new(double, (gsize)pairs);
+    for (int64_t i = 0; i < pairs; i++) {
+        scales[i] = pair_scale(attr, i);
+    }
+    for (int64_t q = 0; q < sequences_count(view->rows, space); q++) {
+        int64_t start = sequences_start(view->rows, space, q);
+        for (int64_t t = start; t < sequences_start(view->rows, space, q + 1); t++) {
+            for (int64_t i = 0; i < pairs; i++) {
+                angles[i] = position_at(run, t, start, i) * scales[i];
+            }
+            rotate_row(attr, angles, sign, x + t * width, y + t * width);
+            op_count_bytes(run, (double)(pairs * (3 + 6 * attr->heads)), row_bytes + position_bytes, row_bytes);
+        }
+    }
+}
+
+gboolean REAL_NAME(rope_forward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    rotate(run, 1, values_in(run, IN_X), values_out(run, 0));
+    return TRUE;
+}
+
+gboolean REAL_NAME(rope_backward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    if (run->dout[0] == NULL || run->din[IN_X] == NULL) {
+        values_zero_gradients(run);
+    } else {
+        rotate(run, -1, values_dout(run, 0), values_din(run, IN_X));
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int rope_add(Graph *graph, const char *name, int x, int positions, const RopeAttr *attr)
@@ -132,6 +222,43 @@ static void rope_backward_cost(const OpView *view, OpCost *ret_cost)
     ret_cost->workspace_bytes = s.full + s.half;
 }
 
+static const struct {
+    int64_t rows, seq_len;
+    gboolean positions;
+    RopeAttr attr;
+} samples[] = {
+    {6, 3, FALSE, {2, 8, 0, 8, 10000, ROPE_HALF, FALSE}},
+    {5, 5, FALSE, {3, 7, 3, 4, 100, ROPE_INTERLEAVED, FALSE}},
+    {1, 1, TRUE, {1, 2, 0, 2, 10000, ROPE_HALF, FALSE}},
+    {4, 4, TRUE, {2, 8, 0, 8, 50, ROPE_INTERLEAVED, TRUE}},
+};
+
+static gboolean rope_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    const RopeAttr *attr = &samples[idx].attr;
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->seq_len = samples[idx].seq_len;
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, attr->heads * attr->head_dim, graph->compute, TRUE);
+    int positions = -1;
+    if (samples[idx].positions) {
+        positions = graph_add_input(graph, "positions", ROWS_TOKENS, attr->planar ? 2 : 1, attr->planar ? DTYPE_FP32 : DTYPE_INT64, FALSE);
+    }
+    graph_add_output(graph, rope_add(graph, "rope", x, positions, attr));
+    return TRUE;
+}
+
+static void rope_sample_fill(int idx, const OpView *view, Tensor *const *in, Tensor *const *param)
+{
+    (void)view;
+    (void)param;
+    for (int64_t i = 0; samples[idx].positions && i < tensor_numel(in[IN_POSITIONS]); i++) {
+        tensor_set(in[IN_POSITIONS], i, (double)(3 + 5 * i % 7));
+    }
+}
+
 extern const OpClass op_rope;
 const OpClass op_rope = {
     .id = "rope",
@@ -140,5 +267,9 @@ const OpClass op_rope = {
     .saved = rope_saved,
     .forward_cost = rope_forward_cost,
     .backward_cost = rope_backward_cost,
+    .forward = REAL_KERNELS(rope_forward),
+    .backward = REAL_KERNELS(rope_backward),
+    .sample = rope_sample,
+    .sample_fill = rope_sample_fill,
 };
 #endif

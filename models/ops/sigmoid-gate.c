@@ -1,8 +1,80 @@
 #include "models/ops/sigmoid-gate.h"
 
+#include <math.h>
+
 #include "models/op-name.h"
 #include "models/op.h"
 #include "models/real.h"
+#include "models/values.h"
+
+REAL_DECLARE(sigmoid_gate_forward);
+REAL_DECLARE(sigmoid_gate_backward);
+
+static real sigmoid(real z)
+{
+    return (real)(1 / (1 + exp(-(double)z)));
+}
+
+/* Calls of both passes go gate by gate; a gate serves `run_width` numbers. */
+static int64_t gate_width(const OpRun *run)
+{
+    return op_in(run->view, 0)->width / op_in(run->view, 1)->width;
+}
+
+gboolean REAL_NAME(sigmoid_gate_forward)(const OpRun *run, GError **error)
+{
+    const real *gates = values_in(run, 1);
+    int64_t width = gate_width(run);
+    int64_t elem = op_in_elem_bytes(run->view, 0);
+    (void)error;
+    for (int64_t g = 0; g < tensor_numel(run->in[1]); g++) {
+        const real *x = values_in(run, 0) + g * width;
+        real *y = values_out(run, 0) + g * width;
+        real s = sigmoid(gates[g]);
+        for (int64_t j = 0; j < width; j++) {
+            y[j] = x[j] * s;
+        }
+        if (run->aux[0] != NULL) {
+            values_aux(run, 0)[g] = s;
+        }
+        op_count_bytes(run, (double)(width + 1), elem * width + op_in_elem_bytes(run->view, 1), elem * width);
+    }
+    return TRUE;
+}
+
+gboolean REAL_NAME(sigmoid_gate_backward)(const OpRun *run, GError **error)
+{
+    int64_t width = gate_width(run);
+    int64_t elem = op_in_elem_bytes(run->view, 0);
+    int64_t gate_elem = op_in_elem_bytes(run->view, 1);
+    gboolean dx = run->din[0] != NULL;
+    gboolean dgate = run->din[1] != NULL;
+    (void)error;
+    if (run->dout[0] == NULL || (!dx && !dgate)) {
+        values_zero_gradients(run);
+        return TRUE;
+    }
+    int64_t n_gates = tensor_numel(run->dout[0]) / width;
+    for (int64_t g = 0; g < n_gates; g++) {
+        const real *dy = values_dout(run, 0) + g * width;
+        real s = run->aux[0] != NULL ? values_aux(run, 0)[g] : sigmoid(values_in(run, 1)[g]);
+        real sum = 0;
+        for (int64_t j = 0; j < width; j++) {
+            if (dgate) {
+                sum += dy[j] * values_in(run, 0)[g * width + j];
+            }
+            if (dx) {
+                values_din(run, 0)[g * width + j] = dy[j] * s;
+            }
+        }
+        op_count_bytes(run, 1 + (dx ? (double)width : 0), elem * width + gate_elem, dx ? elem * width : 0);
+        if (dgate) {
+            values_din(run, 1)[g] = sum * s * (1 - s);
+            op_count_bytes(run, (double)(width > 1 ? 2 * width : 1) + 3, elem * width, gate_elem);
+        }
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int sigmoid_gate_add(Graph *graph, const char *name, int x, int gate)
@@ -93,6 +165,23 @@ static void sigmoid_gate_backward_cost(const OpView *view, OpCost *ret_cost)
     }
 }
 
+static gboolean sigmoid_gate_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        int64_t rows, width, gates;
+        gboolean x_grad, gate_grad;
+    } samples[] = {{5, 6, 6, TRUE, TRUE}, {1, 1, 1, TRUE, TRUE}, {4, 6, 2, TRUE, TRUE}, {3, 5, 1, FALSE, TRUE}, {3, 4, 4, TRUE, FALSE}};
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->seq_len = samples[idx].rows;
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, samples[idx].width, graph->compute, samples[idx].x_grad);
+    int gate = graph_add_input(graph, "gate", ROWS_TOKENS, samples[idx].gates, graph->compute, samples[idx].gate_grad);
+    graph_add_output(graph, sigmoid_gate_add(graph, "gate", x, gate));
+    return TRUE;
+}
+
 extern const OpClass op_sigmoid_gate;
 const OpClass op_sigmoid_gate = {
     .id = "sigmoid_gate",
@@ -100,5 +189,8 @@ const OpClass op_sigmoid_gate = {
     .saved = sigmoid_gate_saved,
     .forward_cost = sigmoid_gate_forward_cost,
     .backward_cost = sigmoid_gate_backward_cost,
+    .forward = REAL_KERNELS(sigmoid_gate_forward),
+    .backward = REAL_KERNELS(sigmoid_gate_backward),
+    .sample = sigmoid_gate_sample,
 };
 #endif
