@@ -2,7 +2,10 @@
 
 #include <string.h>
 
-G_DEFINE_QUARK(moesim - error - quark, moesim_error)
+GQuark moesim_error_quark(void)
+{
+    return g_quark_from_static_string("moesim-error-quark");
+}
 
 int error_exit_status(const GError *error)
 {
