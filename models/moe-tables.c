@@ -130,6 +130,19 @@ int64_t moe_order(int64_t n_tokens, int64_t top_k, int64_t experts, const int64_
     return n_slots;
 }
 
+int64_t *moe_slot_of(const int64_t *order, int64_t n_slots, int64_t n_choices)
+{
+    int64_t *slot_of = g_new(int64_t, n_choices);
+    for (int64_t i = 0; i < n_choices; i++) {
+        slot_of[i] = -1;
+    }
+    for (int64_t s = 0; s < n_slots; s++) {
+        g_assert(order[s] >= 0 && order[s] < n_choices);
+        slot_of[order[s]] = s;
+    }
+    return slot_of;
+}
+
 int64_t moe_send_rows(const int64_t *counts, int64_t experts, int64_t n_ranks, int64_t dest)
 {
     int64_t local = experts / n_ranks;

@@ -50,6 +50,9 @@ void moe_keep(MoeDrop drop, int64_t n_tokens, int64_t top_k, int64_t experts, in
 int64_t moe_order(int64_t n_tokens, int64_t top_k, int64_t experts, const int64_t *sel, const guint8 *keep, int64_t *order,
                   int64_t *counts);
 
+/* Inverse of an order: slot of each token * k + choice (n_choices of them), -1 where it was dropped; caller frees. */
+int64_t *moe_slot_of(const int64_t *order, int64_t n_slots, int64_t n_choices);
+
 /* Rows that source sends to dest: the sum of its counts over dest's experts. */
 int64_t moe_send_rows(const int64_t *counts, int64_t experts, int64_t n_ranks, int64_t dest);
 

@@ -1,7 +1,48 @@
 #include "models/ops/combine.h"
 
+#include <string.h>
+
 #include "models/op-name.h"
 #include "models/real.h"
+
+REAL_DECLARE(combine_forward);
+REAL_DECLARE(combine_backward);
+
+gboolean REAL_NAME(combine_forward)(const OpRun *run, GError **error)
+{
+    int64_t rows = op_rows(run->view, ROWS_RECEIVED);
+    int64_t width = op_in(run->view, 0)->width;
+    const real *in = run->in[0]->data;
+    const int64_t *arrival = run->in[1]->data;
+    real *out = run->out[0]->data;
+    (void)error;
+    for (int64_t i = 0; i < rows; i++) {
+        memcpy(out + arrival[i] * width, in + i * width, (size_t)width * sizeof *out);
+        op_count(run, 0, width + 1, width);
+    }
+    return TRUE;
+}
+
+gboolean REAL_NAME(combine_backward)(const OpRun *run, GError **error)
+{
+    int64_t rows = op_rows(run->view, ROWS_RECEIVED);
+    int64_t width = op_in(run->view, 0)->width;
+    const int64_t *arrival = run->in[1]->data;
+    (void)error;
+    if (run->din[0] == NULL) {
+        return TRUE;
+    }
+    real *din = run->din[0]->data;
+    for (int64_t i = 0; i < rows; i++) {
+        if (run->dout[0] != NULL) {
+            memcpy(din + i * width, (const real *)run->dout[0]->data + arrival[i] * width, (size_t)width * sizeof *din);
+        } else {
+            memset(din + i * width, 0, (size_t)width * sizeof *din);
+        }
+        op_count(run, 0, width + 1, width);
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int combine_add(Graph *graph, const char *name, int y, int arrival)
@@ -88,5 +129,7 @@ const OpClass op_combine = {
     .saved = combine_saved,
     .forward_cost = combine_forward_cost,
     .backward_cost = combine_backward_cost,
+    .forward = REAL_KERNELS(combine_forward),
+    .backward = REAL_KERNELS(combine_backward),
 };
 #endif

@@ -1,7 +1,55 @@
 #include "models/ops/dispatch.h"
 
+#include <string.h>
+
+#include "models/moe-tables.h"
 #include "models/op-name.h"
 #include "models/real.h"
+
+REAL_DECLARE(dispatch_forward);
+REAL_DECLARE(dispatch_backward);
+
+gboolean REAL_NAME(dispatch_forward)(const OpRun *run, GError **error)
+{
+    const DispatchAttr *attr = run->view->op->attr;
+    int64_t rows = op_rows(run->view, ROWS_RECEIVED);
+    int64_t width = op_out(run->view, 0)->width;
+    const real *in = run->in[0]->data;
+    real *out = run->out[0]->data;
+    int64_t *arrival = run->out[1]->data;
+    const int64_t *counts = run->in[1]->data;
+    int64_t local = attr->experts / attr->ep_size;
+    (void)error;
+    g_assert(moe_arrival(counts, attr->ep_size, local, NULL, NULL) == rows);
+    moe_arrival(counts, attr->ep_size, local, arrival, NULL);
+    op_count(run, 0, attr->experts, 0);
+    for (int64_t i = 0; i < rows; i++) {
+        memcpy(out + i * width, in + arrival[i] * width, (size_t)width * sizeof *out);
+        op_count(run, 0, width, width + 1);
+    }
+    return TRUE;
+}
+
+gboolean REAL_NAME(dispatch_backward)(const OpRun *run, GError **error)
+{
+    int64_t rows = op_rows(run->view, ROWS_RECEIVED);
+    int64_t width = op_out(run->view, 0)->width;
+    const int64_t *arrival = run->out[1]->data;
+    (void)error;
+    if (run->din[0] == NULL) {
+        return TRUE;
+    }
+    real *din = run->din[0]->data;
+    for (int64_t i = 0; i < rows; i++) {
+        if (run->dout[0] != NULL) {
+            memcpy(din + arrival[i] * width, (const real *)run->dout[0]->data + i * width, (size_t)width * sizeof *din);
+        } else {
+            memset(din + arrival[i] * width, 0, (size_t)width * sizeof *din);
+        }
+        op_count(run, 0, width + 1, width);
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, int64_t experts)
@@ -123,5 +171,7 @@ const OpClass op_dispatch = {
     .saved = dispatch_saved,
     .forward_cost = dispatch_forward_cost,
     .backward_cost = dispatch_backward_cost,
+    .forward = REAL_KERNELS(dispatch_forward),
+    .backward = REAL_KERNELS(dispatch_backward),
 };
 #endif

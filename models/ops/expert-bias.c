@@ -1,8 +1,68 @@
 #include "models/ops/expert-bias.h"
 
+#include <string.h>
+
 #include "models/op-name.h"
 #include "models/ops/grouped-gemm.h"
 #include "models/real.h"
+
+REAL_DECLARE(expert_bias_forward);
+REAL_DECLARE(expert_bias_backward);
+
+gboolean REAL_NAME(expert_bias_forward)(const OpRun *run, GError **error)
+{
+    const ExpertBiasAttr *attr = run->view->op->attr;
+    int64_t local = attr->experts / run->view->graph->ep_size;
+    int64_t width = op_in(run->view, 0)->width;
+    const real *x = run->in[0]->data;
+    const real *bias = run->param[0]->data;
+    real *y = run->out[0]->data;
+    int64_t row = 0;
+    (void)error;
+    for (int64_t e = 0; e < local; e++) {
+        int64_t end = row + grouped_gemm_rows(run->view->rows, local, e);
+        op_count(run, 0, end > row ? width : 0, 0);
+        for (; row < end; row++) {
+            for (int64_t c = 0; c < width; c++) {
+                y[row * width + c] = x[row * width + c] + bias[e * width + c];
+            }
+            op_count(run, (double)width, width, width);
+        }
+    }
+    return TRUE;
+}
+
+/* The input's gradient is the output's, handed on without work (the copy here is the tensors' ownership). */
+gboolean REAL_NAME(expert_bias_backward)(const OpRun *run, GError **error)
+{
+    const ExpertBiasAttr *attr = run->view->op->attr;
+    int64_t local = attr->experts / run->view->graph->ep_size;
+    int64_t n = op_rows(run->view, ROWS_RECEIVED);
+    int64_t width = op_in(run->view, 0)->width;
+    g_autofree real *zero = run->dout[0] == NULL ? g_new0(real, (gsize)(n * width)) : NULL;
+    const real *dy = zero != NULL ? zero : run->dout[0]->data;
+    (void)error;
+    if (run->din[0] != NULL) {
+        memcpy(run->din[0]->data, dy, (size_t)(n * width) * sizeof *dy);
+    }
+    if (run->dparam[0] == NULL) {
+        return TRUE;
+    }
+    real *dbias = run->dparam[0]->data;
+    int64_t row = 0;
+    memset(dbias, 0, (size_t)(local * width) * sizeof *dbias);
+    op_count(run, 0, 0, local * width);
+    for (int64_t e = 0; e < local; e++) {
+        int64_t end = row + grouped_gemm_rows(run->view->rows, local, e);
+        for (; row < end; row++) {
+            for (int64_t c = 0; c < width; c++) {
+                dbias[e * width + c] += dy[row * width + c];
+            }
+            op_count(run, (double)width, width, 0);
+        }
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int expert_bias_add(Graph *graph, const char *name, int x, int64_t experts)
@@ -80,5 +140,7 @@ const OpClass op_expert_bias = {
     .saved = expert_bias_saved,
     .forward_cost = expert_bias_forward_cost,
     .backward_cost = expert_bias_backward_cost,
+    .forward = REAL_KERNELS(expert_bias_forward),
+    .backward = REAL_KERNELS(expert_bias_backward),
 };
 #endif

@@ -1,7 +1,101 @@
 #include "models/ops/grouped-gemm.h"
 
+#include <string.h>
+
+#include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/real.h"
+
+REAL_DECLARE(grouped_forward);
+REAL_DECLARE(grouped_backward);
+
+/* Sizes of a weight and local experts. */
+typedef struct GroupedRun {
+    int64_t local, n, k;
+    double scale;
+    const RowCounts *rows;
+} GroupedRun;
+
+static GroupedRun grouped_run(const OpRun *run)
+{
+    const GroupedGemmAttr *attr = run->view->op->attr;
+    return (GroupedRun){
+        .local = attr->experts / run->view->graph->ep_size,
+        .n = op_weight(run->view, 0)->dims[1],
+        .k = op_weight(run->view, 0)->dims[2],
+        .scale = attr->scale,
+        .rows = run->view->rows,
+    };
+}
+
+/* Counts one product of m rows, n columns and inner size k, whose result has n_out elements. */
+static void grouped_count(const OpRun *run, const GroupedRun *g, int64_t m, int64_t n, int64_t k)
+{
+    double scaling = g->scale == 1 ? 0 : (double)(m * n);
+    op_count(run, 2 * (double)m * (double)n * (double)k + scaling, m * k + n * k, m * n);
+}
+
+gboolean REAL_NAME(grouped_forward)(const OpRun *run, GError **error)
+{
+    GroupedRun g = grouped_run(run);
+    const real *x = run->in[0]->data;
+    const real *w = run->param[0]->data;
+    real *y = run->out[0]->data;
+    int64_t first = 0;
+    (void)error;
+    for (int64_t e = 0; e < g.local; e++) {
+        int64_t m = grouped_gemm_rows(g.rows, g.local, e);
+        if (m == 0) {
+            continue;
+        }
+        Matmul shape = {.m = m, .n = g.n, .k = g.k, .trans_b = TRUE, .lda = g.k, .ldb = g.k, .ldc = g.n, .alpha = g.scale};
+        REAL_NAME(matmul)(&shape, x + first * g.k, w + e * g.n * g.k, y + first * g.n);
+        grouped_count(run, &g, m, g.n, g.k);
+        first += m;
+    }
+    return TRUE;
+}
+
+/* Weight gradient of one expert; zero for one without rows, which has to be written too. */
+static void grouped_weight_gradient(const OpRun *run, const GroupedRun *g, int64_t e, int64_t first, int64_t m)
+{
+    real *dw = (real *)run->dparam[0]->data + e * g->n * g->k;
+    const real *dy = run->dout[0] != NULL ? run->dout[0]->data : NULL;
+    grouped_count(run, g, g->n, g->k, m);
+    if (m == 0 || dy == NULL) {
+        memset(dw, 0, (size_t)(g->n * g->k) * sizeof *dw);
+        return;
+    }
+    const real *x = run->in[0]->data;
+    Matmul shape = {.m = g->n, .n = g->k, .k = m, .trans_a = TRUE, .lda = g->n, .ldb = g->k, .ldc = g->k, .alpha = g->scale};
+    REAL_NAME(matmul)(&shape, dy + first * g->n, x + first * g->k, dw);
+}
+
+gboolean REAL_NAME(grouped_backward)(const OpRun *run, GError **error)
+{
+    GroupedRun g = grouped_run(run);
+    const real *dy = run->dout[0] != NULL ? run->dout[0]->data : NULL;
+    int64_t first = 0;
+    (void)error;
+    for (int64_t e = 0; e < g.local; e++) {
+        int64_t m = grouped_gemm_rows(g.rows, g.local, e);
+        if (run->din[0] != NULL && m > 0) {
+            real *dx = (real *)run->din[0]->data + first * g.k;
+            Matmul shape = {.m = m, .n = g.k, .k = g.n, .lda = g.n, .ldb = g.k, .ldc = g.k, .alpha = g.scale};
+            grouped_count(run, &g, m, g.k, g.n);
+            if (dy == NULL) {
+                memset(dx, 0, (size_t)(m * g.k) * sizeof *dx);
+            } else {
+                REAL_NAME(matmul)(&shape, dy + first * g.n, (const real *)run->param[0]->data + e * g.n * g.k, dx);
+            }
+        }
+        if (run->dparam[0] != NULL) {
+            grouped_weight_gradient(run, &g, e, first, m);
+        }
+        first += m;
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 static int add_product(Graph *graph, const char *name, int x, int64_t out, const GroupedGemmAttr *attr)
@@ -143,5 +237,7 @@ const OpClass op_grouped_gemm = {
     .saved = grouped_saved,
     .forward_cost = grouped_forward_cost,
     .backward_cost = grouped_backward_cost,
+    .forward = REAL_KERNELS(grouped_forward),
+    .backward = REAL_KERNELS(grouped_backward),
 };
 #endif

@@ -1,7 +1,58 @@
 #include "models/ops/permute.h"
 
+#include <string.h>
+
+#include "models/moe-tables.h"
 #include "models/op-name.h"
 #include "models/real.h"
+
+REAL_DECLARE(permute_forward);
+REAL_DECLARE(permute_backward);
+
+gboolean REAL_NAME(permute_forward)(const OpRun *run, GError **error)
+{
+    int64_t slots = op_rows(run->view, ROWS_SLOTS);
+    int64_t width = op_in(run->view, 0)->width;
+    int64_t k = op_in(run->view, 1)->width;
+    const real *x = run->in[0]->data;
+    const int64_t *order = run->in[1]->data;
+    real *y = run->out[0]->data;
+    (void)error;
+    for (int64_t s = 0; s < slots; s++) {
+        g_assert(order[s] >= 0 && order[s] / k < op_rows(run->view, ROWS_TOKENS));
+        memcpy(y + s * width, x + order[s] / k * width, (size_t)width * sizeof *y);
+        op_count(run, 0, width + 1, width);
+    }
+    return TRUE;
+}
+
+gboolean REAL_NAME(permute_backward)(const OpRun *run, GError **error)
+{
+    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    int64_t slots = op_rows(run->view, ROWS_SLOTS);
+    int64_t width = op_in(run->view, 0)->width;
+    int64_t k = op_in(run->view, 1)->width;
+    (void)error;
+    if (run->din[0] == NULL) {
+        return TRUE;
+    }
+    real *dx = run->din[0]->data;
+    memset(dx, 0, (size_t)(n * width) * sizeof *dx);
+    op_count(run, 0, 0, n * width);
+    if (run->dout[0] == NULL) {
+        return TRUE;
+    }
+    const real *dy = run->dout[0]->data;
+    g_autofree int64_t *slot_of = moe_slot_of(run->in[1]->data, slots, n * k);
+    for (int64_t i = 0; i < n * k; i++) { /* by token, then by choice */
+        real *row = dx + i / k * width;
+        for (int64_t c = 0; slot_of[i] >= 0 && c < width; c++) {
+            row[c] += dy[slot_of[i] * width + c];
+        }
+        op_count(run, slot_of[i] >= 0 ? (double)width : 0, slot_of[i] >= 0 ? width + 1 : 0, 0);
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int permute_add(Graph *graph, const char *name, int x, int order)
@@ -92,5 +143,7 @@ const OpClass op_permute = {
     .saved = permute_saved,
     .forward_cost = permute_forward_cost,
     .backward_cost = permute_backward_cost,
+    .forward = REAL_KERNELS(permute_forward),
+    .backward = REAL_KERNELS(permute_backward),
 };
 #endif

@@ -1,7 +1,75 @@
 #include "models/ops/unpermute.h"
 
+#include <string.h>
+
+#include "models/moe-tables.h"
 #include "models/op-name.h"
 #include "models/real.h"
+
+enum { IN_ROWS, IN_WEIGHTS, IN_ORDER };
+
+REAL_DECLARE(unpermute_forward);
+REAL_DECLARE(unpermute_backward);
+
+gboolean REAL_NAME(unpermute_forward)(const OpRun *run, GError **error)
+{
+    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    int64_t slots = op_rows(run->view, op_in(run->view, IN_ROWS)->rows);
+    int64_t width = op_in(run->view, IN_ROWS)->width;
+    int64_t k = op_in(run->view, IN_ORDER)->width;
+    const real *rows = run->in[IN_ROWS]->data;
+    const real *weights = run->in[IN_WEIGHTS]->data;
+    real *out = run->out[0]->data;
+    g_autofree int64_t *slot_of = moe_slot_of(run->in[IN_ORDER]->data, slots, n * k);
+    (void)error;
+    memset(out, 0, (size_t)(n * width) * sizeof *out);
+    op_count(run, 0, 0, n * width);
+    for (int64_t i = 0; i < n * k; i++) { /* by token, then by choice */
+        if (slot_of[i] < 0) {
+            continue;
+        }
+        for (int64_t c = 0; c < width; c++) {
+            out[i / k * width + c] += weights[i] * rows[slot_of[i] * width + c];
+        }
+        op_count(run, 2 * (double)width, width + 2, 0);
+    }
+    return TRUE;
+}
+
+gboolean REAL_NAME(unpermute_backward)(const OpRun *run, GError **error)
+{
+    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    int64_t slots = op_rows(run->view, op_in(run->view, IN_ROWS)->rows);
+    int64_t width = op_in(run->view, IN_ROWS)->width;
+    int64_t k = op_in(run->view, IN_ORDER)->width;
+    real *drows = run->din[IN_ROWS] != NULL ? run->din[IN_ROWS]->data : NULL;
+    real *dweights = run->din[IN_WEIGHTS] != NULL ? run->din[IN_WEIGHTS]->data : NULL;
+    const real *rows = dweights != NULL ? run->in[IN_ROWS]->data : NULL;
+    const real *weights = drows != NULL ? run->in[IN_WEIGHTS]->data : NULL;
+    g_autofree real *zero = run->dout[0] == NULL ? g_new0(real, (gsize)(n * width)) : NULL;
+    const real *dout = zero != NULL ? zero : run->dout[0]->data;
+    g_autofree int64_t *slot_of = moe_slot_of(run->in[IN_ORDER]->data, slots, n * k);
+    (void)error;
+    for (int64_t i = 0; i < n * k; i++) {
+        const real *dy = dout + i / k * width;
+        real dot = 0;
+        for (int64_t c = 0; dweights != NULL && slot_of[i] >= 0 && c < width; c++) {
+            dot += dy[c] * rows[slot_of[i] * width + c];
+        }
+        for (int64_t c = 0; drows != NULL && slot_of[i] >= 0 && c < width; c++) {
+            drows[slot_of[i] * width + c] = weights[i] * dy[c];
+        }
+        if (dweights != NULL) {
+            dweights[i] = dot;
+            op_count(run, slot_of[i] >= 0 ? 2 * (double)width : 0, slot_of[i] >= 0 ? width : 0, 1);
+        }
+        if (drows != NULL && slot_of[i] >= 0) {
+            op_count(run, (double)width, 1, width);
+        }
+        op_count(run, 0, slot_of[i] >= 0 ? width + 1 : 0, 0);
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int unpermute_add(Graph *graph, const char *name, int yp, int weights, int order)
@@ -16,8 +84,6 @@ int unpermute_add(Graph *graph, const char *name, int yp, int weights, int order
     op_output(graph, op, out);
     return out;
 }
-
-enum { IN_ROWS, IN_WEIGHTS, IN_ORDER };
 
 /* Sizes: tokens, slots, choices, row width; bytes of an element, of a weight and of an index. */
 typedef struct UnpermuteSize {
@@ -149,5 +215,7 @@ const OpClass op_unpermute = {
     .saved = unpermute_saved,
     .forward_cost = unpermute_forward_cost,
     .backward_cost = unpermute_backward_cost,
+    .forward = REAL_KERNELS(unpermute_forward),
+    .backward = REAL_KERNELS(unpermute_backward),
 };
 #endif
