@@ -1,7 +1,217 @@
 #include "models/ops/router-loss.h"
 
+#include <math.h>
+#include <string.h>
+
 #include "models/op-name.h"
 #include "models/real.h"
+#include "models/sequences.h"
+#include "sim/base/error.h"
+
+enum { IN_LOGITS, IN_SEL };
+
+REAL_DECLARE(router_loss_forward);
+REAL_DECLARE(router_loss_backward);
+
+/* Sets of tokens over which load is balanced: sequences, or all tokens. */
+static int64_t loss_scopes(const OpView *view)
+{
+    const RouterLossAttr *attr = view->op->attr;
+    return attr->per_sequence ? sequences_count(view->rows, ROWS_TOKENS) : 1;
+}
+
+static int64_t loss_scope_start(const OpView *view, int64_t scope)
+{
+    const RouterLossAttr *attr = view->op->attr;
+    if (attr->per_sequence) {
+        return sequences_start(view->rows, ROWS_TOKENS, scope);
+    }
+    return scope == 0 ? 0 : op_rows(view, ROWS_TOKENS);
+}
+
+/* Log-sum-exp of n values. */
+static real loss_lse(const OpRun *run, const real *z, int64_t n)
+{
+    real most = z[0];
+    real sum = 0;
+    for (int64_t i = 1; i < n; i++) {
+        most = MAX(most, z[i]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        sum += (real)exp((double)(z[i] - most));
+    }
+    op_count(run, 4 * (double)n + 2, n, 0);
+    return most + (real)log((double)sum);
+}
+
+/*
+ * Scores normalised over all experts. Sigmoid: raw scores stay in the second half of p, and their sum is returned.
+ */
+static real loss_scores(const OpRun *run, const RouterLossAttr *attr, const real *z, real *p)
+{
+    int64_t n = attr->experts;
+    gboolean sigmoid = attr->score == ROUTER_SIGMOID;
+    real most = z[0];
+    real sum = 0;
+    for (int64_t i = 1; i < n && !sigmoid; i++) {
+        most = MAX(most, z[i]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        p[n + i] = (real)(sigmoid ? 1 / (1 + exp(-(double)z[i])) : exp((double)(z[i] - most)));
+        sum += p[n + i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        p[i] = p[n + i] / sum;
+    }
+    op_count(run, (sigmoid ? 3 : 5) * (double)n, n, 0);
+    return sum;
+}
+
+/* How often each expert was chosen in a scope. */
+static void loss_counts(const OpRun *run, const RouterLossAttr *attr, int64_t start, int64_t end, real *counts)
+{
+    const int64_t *sel = run->in[IN_SEL]->data;
+    memset(counts, 0, (size_t)attr->experts * sizeof *counts);
+    for (int64_t i = start * attr->top_k; i < end * attr->top_k; i++) {
+        counts[sel[i]] += 1;
+    }
+    op_count(run, 0, (end - start) * attr->top_k, 0);
+}
+
+/* coeff E / (k T^2 scopes): factor of sum_e c_e sum_t p. */
+static real loss_factor(const RouterLossAttr *attr, int64_t n_tokens, int64_t n_scopes)
+{
+    double t = (double)MAX(n_tokens, 1);
+    return (real)(attr->coeff * (double)attr->experts / ((double)attr->top_k * t * t * (double)n_scopes));
+}
+
+static real loss_aux(const OpRun *run, const RouterLossAttr *attr, const real *logits)
+{
+    int64_t e_all = attr->experts;
+    int64_t n_scopes = loss_scopes(run->view);
+    g_autofree real *work = g_new(real, (gsize)(4 * e_all));
+    real *counts = work + 2 * e_all;
+    real *sums = work + 3 * e_all;
+    real loss = 0;
+    for (int64_t scope = 0; scope < n_scopes; scope++) {
+        int64_t start = loss_scope_start(run->view, scope);
+        int64_t end = loss_scope_start(run->view, scope + 1);
+        real dot = 0;
+        loss_counts(run, attr, start, end, counts);
+        memset(sums, 0, (size_t)e_all * sizeof *sums);
+        for (int64_t t = start; t < end; t++) {
+            loss_scores(run, attr, logits + t * e_all, work);
+            for (int64_t e = 0; e < e_all; e++) {
+                sums[e] += work[e];
+            }
+            op_count(run, (double)e_all, 0, 0);
+        }
+        for (int64_t e = 0; e < e_all; e++) {
+            dot += counts[e] * sums[e];
+        }
+        loss += loss_factor(attr, end - start, n_scopes) * dot;
+        op_count(run, 2 * (double)e_all + 2, 0, 0);
+    }
+    return loss;
+}
+
+static gboolean loss_check_sel(const OpRun *run, const RouterLossAttr *attr, GError **error)
+{
+    const int64_t *sel = run->in[IN_SEL]->data;
+    for (int64_t i = 0; i < op_rows(run->view, ROWS_TOKENS) * attr->top_k; i++) {
+        if (sel[i] < 0 || sel[i] >= attr->experts) {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                        "%s: choice %" G_GINT64_FORMAT " is expert %" G_GINT64_FORMAT "; there are %" G_GINT64_FORMAT,
+                        run->view->op->name, i, sel[i], attr->experts);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+gboolean REAL_NAME(router_loss_forward)(const OpRun *run, GError **error)
+{
+    const RouterLossAttr *attr = run->view->op->attr;
+    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    const real *logits = run->in[IN_LOGITS]->data;
+    real loss = 0;
+    if (attr->kind == ROUTER_LOSS_AUX && !loss_check_sel(run, attr, error)) {
+        return FALSE;
+    }
+    if (attr->kind == ROUTER_LOSS_AUX) {
+        loss = loss_aux(run, attr, logits);
+    } else {
+        for (int64_t t = 0; t < n; t++) {
+            real lse = loss_lse(run, logits + t * attr->experts, attr->experts);
+            loss += lse * lse;
+            op_count(run, 2, 0, 0);
+        }
+        loss *= (real)(attr->coeff / (double)MAX(n, 1));
+        op_count(run, 1, 0, 0);
+    }
+    ((real *)run->out[0]->data)[0] = loss;
+    op_count(run, 0, 0, 1);
+    return TRUE;
+}
+
+static void loss_aux_gradient(const OpRun *run, const RouterLossAttr *attr, real upstream, real *dlogits)
+{
+    int64_t e_all = attr->experts;
+    int64_t n_scopes = loss_scopes(run->view);
+    gboolean sigmoid = attr->score == ROUTER_SIGMOID;
+    g_autofree real *p = g_new(real, (gsize)(3 * e_all));
+    real *dp = p + 2 * e_all;
+    for (int64_t scope = 0; scope < n_scopes; scope++) {
+        int64_t start = loss_scope_start(run->view, scope);
+        int64_t end = loss_scope_start(run->view, scope + 1);
+        real factor = upstream * loss_factor(attr, end - start, n_scopes);
+        loss_counts(run, attr, start, end, dp);
+        for (int64_t e = 0; e < e_all; e++) {
+            dp[e] *= factor;
+        }
+        op_count(run, (double)e_all + 1, 0, 0);
+        for (int64_t t = start; t < end; t++) {
+            real sum = loss_scores(run, attr, (const real *)run->in[IN_LOGITS]->data + t * e_all, p);
+            real dot = 0;
+            for (int64_t e = 0; e < e_all; e++) {
+                dot += dp[e] * p[e];
+            }
+            for (int64_t e = 0; e < e_all; e++) {
+                real s = p[e_all + e];
+                dlogits[t * e_all + e] = sigmoid ? (dp[e] - dot) / sum * s * (1 - s) : p[e] * (dp[e] - dot);
+            }
+            op_count(run, (sigmoid ? 7 : 4) * (double)e_all, 0, e_all);
+        }
+    }
+}
+
+gboolean REAL_NAME(router_loss_backward)(const OpRun *run, GError **error)
+{
+    const RouterLossAttr *attr = run->view->op->attr;
+    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    real upstream = run->dout[0] != NULL ? ((const real *)run->dout[0]->data)[0] : 0;
+    (void)error;
+    if (run->din[IN_LOGITS] == NULL) {
+        return TRUE;
+    }
+    real *dlogits = run->din[IN_LOGITS]->data;
+    op_count(run, 0, 1, 0);
+    if (attr->kind == ROUTER_LOSS_AUX) {
+        loss_aux_gradient(run, attr, upstream, dlogits);
+        return TRUE;
+    }
+    real factor = upstream * (real)(2 * attr->coeff / (double)MAX(n, 1));
+    op_count(run, 1, 0, 0);
+    for (int64_t t = 0; t < n; t++) {
+        const real *z = (const real *)run->in[IN_LOGITS]->data + t * attr->experts;
+        real lse = loss_lse(run, z, attr->experts);
+        for (int64_t e = 0; e < attr->experts; e++) {
+            dlogits[t * attr->experts + e] = factor * lse * (real)exp((double)(z[e] - lse));
+        }
+        op_count(run, 3 * (double)attr->experts + 1, 0, attr->experts);
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 int router_loss_add(Graph *graph, const char *name, int logits, int sel, const RouterLossAttr *attr)
@@ -14,8 +224,6 @@ int router_loss_add(Graph *graph, const char *name, int logits, int sel, const R
     return loss;
 }
 
-enum { IN_LOGITS, IN_SEL };
-
 /* FLOPs per logit of the forward pass: softmax 5, sigmoid and its share of the sum 3; log-sum-exp 4. */
 static double loss_forward_flops(const RouterLossAttr *attr)
 {
@@ -23,13 +231,6 @@ static double loss_forward_flops(const RouterLossAttr *attr)
         return 4;
     }
     return attr->score == ROUTER_SIGMOID ? 3 : 5;
-}
-
-static int64_t loss_scopes(const OpView *view)
-{
-    const RouterLossAttr *attr = view->op->attr;
-    int64_t n = op_rows(view, ROWS_TOKENS);
-    return attr->per_sequence && view->rows->seq_len > 0 ? n / view->rows->seq_len : 1;
 }
 
 /* Fused: logits and selection, scores are made again. Eager: what the nodes keep. */
@@ -69,7 +270,7 @@ static void router_loss_forward_cost(const OpView *view, OpCost *ret_cost)
     *ret_cost = (OpCost){0};
     if (!view->op->eager) {
         double flops = elems * (loss_forward_flops(attr) + (aux ? 1 : 0));
-        flops += aux ? 2.0 * (double)per_expert + 1 : 3.0 * (double)n + 1;
+        flops += aux ? 2.0 * (double)(per_expert + loss_scopes(view)) : 4.0 * (double)n + 1;
         op_cost_stream(ret_cost, WORK_SOFTMAX, flops, logits + (aux ? sel : 0), wide);
         return;
     }
@@ -103,8 +304,8 @@ static void router_loss_backward_cost(const OpView *view, OpCost *ret_cost)
         return;
     }
     if (!view->op->eager) {
-        double flops = elems * (loss_forward_flops(attr) + (!aux ? 3 : sigmoid ? 6 : 4));
-        flops += aux ? per_expert + 1 : 2.0 * (double)n + 1;
+        double flops = elems * (loss_forward_flops(attr) + (!aux ? 3 : sigmoid ? 7 : 4));
+        flops += aux ? per_expert + (double)loss_scopes(view) : 3.0 * (double)n + 1;
         op_cost_stream(ret_cost, WORK_SOFTMAX, flops, logits + (aux ? sel : 0) + wide, logits);
         return;
     }
@@ -122,5 +323,7 @@ const OpClass op_router_loss = {
     .saved = router_loss_saved,
     .forward_cost = router_loss_forward_cost,
     .backward_cost = router_loss_backward_cost,
+    .forward = REAL_KERNELS(router_loss_forward),
+    .backward = REAL_KERNELS(router_loss_backward),
 };
 #endif

@@ -1,11 +1,105 @@
 #include "models/ops/router.h"
 
+#include <math.h>
+#include <string.h>
+
+#include "models/matmul.h"
 #include "models/op-name.h"
+#include "models/ops/router-token.h"
 #include "models/real.h"
+#include "sim/base/error.h"
+
+REAL_DECLARE(router_forward);
+REAL_DECLARE(router_backward);
+
+/* Slots of all tokens in expert order, without what a capacity drops. */
+static void router_order(const OpRun *run, const RouterAttr *attr, int64_t n)
+{
+    const int64_t *sel = run->out[ROUTER_SEL]->data;
+    int64_t n_choices = n * attr->top_k;
+    g_autofree guint8 *keep = NULL;
+    if (attr->capacity_factor > 0) {
+        int64_t capacity = moe_capacity(MOE_CAPACITY_MEGATRON, n, attr->top_k, attr->experts, attr->capacity_factor, 0);
+        g_autofree double *weights = g_new(double, (gsize)n_choices);
+        for (int64_t i = 0; i < n_choices; i++) {
+            weights[i] = (double)((const real *)run->out[ROUTER_WEIGHTS]->data)[i];
+        }
+        keep = g_new(guint8, (gsize)n_choices);
+        moe_keep(attr->drop, n, attr->top_k, attr->experts, capacity, sel, weights, keep);
+        op_count(run, 0, attr->drop == MOE_DROP_PROBS ? n_choices : 0, 0);
+    }
+    moe_order(n, attr->top_k, attr->experts, sel, keep, run->out[ROUTER_ORDER]->data, run->out[ROUTER_COUNTS]->data);
+    op_count(run, 0, n_choices, n_choices + attr->experts);
+}
+
+gboolean REAL_NAME(router_forward)(const OpRun *run, GError **error)
+{
+    const RouterAttr *attr = run->view->op->attr;
+    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    int64_t h = op_in(run->view, 0)->width;
+    int64_t e = attr->experts;
+    gboolean emits = attr->emit_logits;
+    g_autofree real *own = emits ? NULL : g_new(real, (gsize)(n * e));
+    g_autofree real *scratch = g_new(real, (gsize)(2 * e + MAX(attr->groups, 1)));
+    real *logits = emits ? run->out[ROUTER_LOGITS]->data : own;
+    Matmul shape = {.m = n, .n = e, .k = h, .trans_b = TRUE, .lda = h, .ldb = h, .ldc = e, .alpha = 1};
+    REAL_NAME(matmul)(&shape, run->in[0]->data, run->param[0]->data, logits);
+    op_count(run, 2 * (double)n * (double)e * (double)h, n * h + e * h, n * e);
+    for (int64_t i = 0; attr->linear_bias && i < n * e; i++) {
+        logits[i] += ((const real *)run->param[2]->data)[i % e];
+    }
+    op_count(run, attr->linear_bias ? (double)(n * e) : 0, (attr->linear_bias ? e : 0) + (attr->bias_buffer ? e : 0), 0);
+    for (int64_t i = 0; i < n * e; i++) {
+        if (!isfinite((double)logits[i])) {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                        "%s: the logit of token %" G_GINT64_FORMAT " for expert %" G_GINT64_FORMAT
+                        " is not a finite number; check the router's input and weights",
+                        run->view->op->name, i / e, i % e);
+            return FALSE;
+        }
+    }
+    for (int64_t t = 0; t < n; t++) {
+        router_choose(run, attr, logits + t * e, t, scratch);
+    }
+    router_order(run, attr, n);
+    return TRUE;
+}
+
+gboolean REAL_NAME(router_backward)(const OpRun *run, GError **error)
+{
+    const RouterAttr *attr = run->view->op->attr;
+    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    int64_t h = op_in(run->view, 0)->width;
+    int64_t e = attr->experts;
+    g_autofree real *dlogits = g_new(real, (gsize)(n * e));
+    g_autofree real *scratch = g_new(real, (gsize)(2 * attr->top_k));
+    double product = 2 * (double)n * (double)e * (double)h;
+    (void)error;
+    for (int64_t t = 0; t < n; t++) {
+        router_dlogits(run, attr, t, dlogits + t * e, scratch);
+    }
+    if (run->din[0] != NULL) {
+        Matmul shape = {.m = n, .n = h, .k = e, .lda = e, .ldb = h, .ldc = h, .alpha = 1};
+        REAL_NAME(matmul)(&shape, dlogits, run->param[0]->data, run->din[0]->data);
+        op_count(run, product, n * e + e * h, n * h);
+    }
+    if (run->dparam[0] != NULL) {
+        Matmul shape = {.m = e, .n = h, .k = n, .trans_a = TRUE, .lda = e, .ldb = h, .ldc = h, .alpha = 1};
+        REAL_NAME(matmul)(&shape, dlogits, run->in[0]->data, run->dparam[0]->data);
+        op_count(run, product, n * e + n * h, e * h);
+    }
+    if (attr->linear_bias && run->dparam[2] != NULL) {
+        real *dbias = run->dparam[2]->data;
+        memset(dbias, 0, (size_t)e * sizeof *dbias);
+        for (int64_t i = 0; i < n * e; i++) {
+            dbias[i % e] += dlogits[i];
+        }
+        op_count(run, (double)(n * e), n * e, e);
+    }
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
-enum { OUT_WEIGHTS, OUT_SEL, OUT_ORDER, OUT_COUNTS, OUT_LOGITS };
-
 RouterTensors router_add(Graph *graph, const char *name, int x, const RouterAttr *attr)
 {
     int64_t hidden = graph_tensor(graph, x)->width;
@@ -69,12 +163,6 @@ static RouterSize router_size(const OpView *view)
     };
 }
 
-/* Whether weights are divided by their sum. */
-static gboolean router_renorms(const RouterAttr *attr)
-{
-    return attr->renorm && attr->top_k > 1 && attr->score != ROUTER_TOPK_SOFTMAX;
-}
-
 /* Whether the scores of all experts, not of the chosen alone, enter the derivative. */
 static gboolean router_is_full(const RouterAttr *attr)
 {
@@ -91,9 +179,9 @@ static void router_saved(const OpView *view, OpSaved *ret_saved)
         return;
     }
     ret_saved->inputs = op_trains_param(view, 0) ? 1u : 0u;
-    ret_saved->outputs = 1u << OUT_SEL;
+    ret_saved->outputs = 1u << ROUTER_SEL;
     if (attr->score == ROUTER_TOPK_SOFTMAX) {
-        ret_saved->outputs |= 1u << OUT_WEIGHTS;
+        ret_saved->outputs |= 1u << ROUTER_WEIGHTS;
     } else {
         gboolean full = router_is_full(attr) || view->op->eager;
         op_saved_aux(ret_saved, ROWS_TOKENS, full ? attr->experts : attr->top_k, wide);
@@ -264,12 +352,12 @@ static double router_backward_flops(const RouterAttr *attr)
     double e = (double)attr->experts;
     double k = (double)attr->top_k;
     double flops = attr->scaling == 1 ? 0 : k;
-    flops += router_renorms(attr) ? 5 * k + 1 : 0;
+    flops += router_renorms(attr) ? 5 * k + 2 : 0;
     switch (attr->score) {
     case ROUTER_SIGMOID:
         return flops + 3 * k;
     case ROUTER_SOFTMAX:
-        return flops + 2 * k + 2 * e;
+        return flops + 4 * k + 2 * e;
     case ROUTER_TOPK_SOFTMAX:
     default:
         return flops + 4 * k + (attr->scaling == 1 ? 0 : k);
@@ -356,9 +444,11 @@ extern const OpClass op_router;
 const OpClass op_router = {
     .id = "router",
     .title = "router",
-    .no_grad_outputs = 1u << OUT_SEL | 1u << OUT_ORDER | 1u << OUT_COUNTS,
+    .no_grad_outputs = 1u << ROUTER_SEL | 1u << ROUTER_ORDER | 1u << ROUTER_COUNTS,
     .saved = router_saved,
     .forward_cost = router_forward_cost,
     .backward_cost = router_backward_cost,
+    .forward = REAL_KERNELS(router_forward),
+    .backward = REAL_KERNELS(router_backward),
 };
 #endif
