@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "models/op-name.h"
+#include "models/ops/dispatch.h"
+#include "models/ops/moe-sample.h"
+#include "models/ops/permute.h"
 #include "models/real.h"
 
 REAL_DECLARE(combine_forward);
@@ -119,6 +122,22 @@ static void combine_backward_cost(const OpView *view, OpCost *ret_cost)
     move->n = op_in(view, 0)->width;
 }
 
+static gboolean combine_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const MoeSample samples[] = {{5, 3, 6, 2, 0}, {1, 4, 4, 2, 0}, {7, 2, 8, 1, 0}};
+    static const int64_t ranks[] = {2, 4, 8};
+    int x;
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    graph->ep_size = ranks[idx];
+    RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
+    int slots = permute_add(graph, "permute", x, t.order);
+    DispatchTensors d = dispatch_add(graph, "dispatch", slots, t.counts, samples[idx].experts);
+    graph_add_output(graph, combine_add(graph, "combine", d.rows, d.arrival));
+    return TRUE;
+}
+
 extern const OpClass op_combine;
 const OpClass op_combine = {
     .id = "combine",
@@ -131,5 +150,6 @@ const OpClass op_combine = {
     .backward_cost = combine_backward_cost,
     .forward = REAL_KERNELS(combine_forward),
     .backward = REAL_KERNELS(combine_backward),
+    .sample = combine_sample,
 };
 #endif

@@ -4,6 +4,8 @@
 
 #include "models/moe-tables.h"
 #include "models/op-name.h"
+#include "models/ops/moe-sample.h"
+#include "models/ops/permute.h"
 #include "models/real.h"
 
 REAL_DECLARE(dispatch_forward);
@@ -160,6 +162,22 @@ static void dispatch_backward_cost(const OpView *view, OpCost *ret_cost)
     move->n = s.width;
 }
 
+/* One rank stands for all: what it sends is what it receives, its counts by expert are those by (source, expert). */
+static gboolean dispatch_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const MoeSample samples[] = {{5, 3, 6, 2, 0}, {1, 4, 4, 2, 0}, {7, 2, 8, 1, 0}};
+    static const int64_t ranks[] = {2, 4, 8};
+    int x;
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    graph->ep_size = ranks[idx];
+    RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
+    int slots = permute_add(graph, "permute", x, t.order);
+    graph_add_output(graph, dispatch_add(graph, "dispatch", slots, t.counts, samples[idx].experts).rows);
+    return TRUE;
+}
+
 extern const OpClass op_dispatch;
 const OpClass op_dispatch = {
     .id = "dispatch",
@@ -173,5 +191,6 @@ const OpClass op_dispatch = {
     .backward_cost = dispatch_backward_cost,
     .forward = REAL_KERNELS(dispatch_forward),
     .backward = REAL_KERNELS(dispatch_backward),
+    .sample = dispatch_sample,
 };
 #endif

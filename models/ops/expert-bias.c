@@ -133,6 +133,27 @@ static void expert_bias_backward_cost(const OpView *view, OpCost *ret_cost)
     op_cost_stream(ret_cost, WORK_REDUCE, n, rows, vectors);
 }
 
+/* Rows of experts: uneven, with empty ones, all in one, even. */
+static gboolean expert_bias_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const int64_t uneven[] = {3, 0, 1, 4};
+    static const int64_t one[] = {0, 5, 0};
+    static const struct {
+        int64_t experts, rows, in;
+        const int64_t *split;
+    } samples[] = {{4, 8, 3, uneven}, {3, 5, 4, one}, {2, 7, 1, NULL}, {5, 3, 2, NULL}};
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    rows->rows[ROWS_EXPERTS] = samples[idx].experts;
+    rows->rows[ROWS_LOCAL_EXPERTS] = samples[idx].experts;
+    rows->rows[ROWS_RECEIVED] = samples[idx].rows;
+    rows->local_expert_rows = samples[idx].split;
+    int x = graph_add_input(graph, "x", ROWS_RECEIVED, samples[idx].in, graph->compute, TRUE);
+    graph_add_output(graph, expert_bias_add(graph, "bias", x, samples[idx].experts));
+    return TRUE;
+}
+
 extern const OpClass op_expert_bias;
 const OpClass op_expert_bias = {
     .id = "expert_bias",
@@ -142,5 +163,6 @@ const OpClass op_expert_bias = {
     .backward_cost = expert_bias_backward_cost,
     .forward = REAL_KERNELS(expert_bias_forward),
     .backward = REAL_KERNELS(expert_bias_backward),
+    .sample = expert_bias_sample,
 };
 #endif

@@ -229,6 +229,28 @@ static void grouped_backward_cost(const OpView *view, OpCost *ret_cost)
     }
 }
 
+/* Rows of experts: uneven, with empty ones, all in one, even. */
+static gboolean grouped_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const int64_t uneven[] = {3, 0, 1, 4};
+    static const int64_t one[] = {0, 5, 0};
+    static const struct {
+        int64_t experts, rows, in, out;
+        const int64_t *split;
+    } samples[] = {{4, 8, 3, 5, uneven}, {3, 5, 4, 2, one}, {2, 7, 1, 3, NULL}, {5, 3, 2, 1, NULL}};
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    rows->rows[ROWS_EXPERTS] = samples[idx].experts;
+    rows->rows[ROWS_LOCAL_EXPERTS] = samples[idx].experts;
+    rows->rows[ROWS_RECEIVED] = samples[idx].rows;
+    rows->local_expert_rows = samples[idx].split;
+    int x = graph_add_input(graph, "x", ROWS_RECEIVED, samples[idx].in, graph->compute, TRUE);
+    graph_add_output(graph, idx == 2 ? grouped_gemm_add_adapter(graph, "lora_A", x, samples[idx].out, samples[idx].experts, 0.5)
+                                     : grouped_gemm_add(graph, "w1", x, samples[idx].out, samples[idx].experts));
+    return TRUE;
+}
+
 extern const OpClass op_grouped_gemm;
 const OpClass op_grouped_gemm = {
     .id = "grouped_gemm",
@@ -239,5 +261,6 @@ const OpClass op_grouped_gemm = {
     .backward_cost = grouped_backward_cost,
     .forward = REAL_KERNELS(grouped_forward),
     .backward = REAL_KERNELS(grouped_backward),
+    .sample = grouped_sample,
 };
 #endif

@@ -4,6 +4,7 @@
 
 #include "models/moe-tables.h"
 #include "models/op-name.h"
+#include "models/ops/moe-sample.h"
 #include "models/real.h"
 
 REAL_DECLARE(permute_forward);
@@ -135,6 +136,18 @@ static void permute_backward_cost(const OpView *view, OpCost *ret_cost)
     }
 }
 
+static gboolean permute_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const MoeSample samples[] = {{5, 3, 4, 2, 0}, {1, 4, 6, 2, 0}, {7, 2, 3, 3, 0}, {8, 3, 2, 1, 0.7}};
+    int x;
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
+    graph_add_output(graph, permute_add(graph, "permute", x, t.order));
+    return TRUE;
+}
+
 extern const OpClass op_permute;
 const OpClass op_permute = {
     .id = "permute",
@@ -145,5 +158,6 @@ const OpClass op_permute = {
     .backward_cost = permute_backward_cost,
     .forward = REAL_KERNELS(permute_forward),
     .backward = REAL_KERNELS(permute_backward),
+    .sample = permute_sample,
 };
 #endif

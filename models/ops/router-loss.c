@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "models/op-name.h"
+#include "models/ops/router.h"
 #include "models/real.h"
 #include "models/sequences.h"
 #include "sim/base/error.h"
@@ -315,6 +316,30 @@ static void router_loss_backward_cost(const OpView *view, OpCost *ret_cost)
     ret_cost->workspace_bytes = logits;
 }
 
+static gboolean router_loss_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const RouterLossAttr attrs[] = {
+        {.kind = ROUTER_LOSS_AUX, .experts = 5, .top_k = 2, .score = ROUTER_SOFTMAX, .coeff = 0.5},
+        {.kind = ROUTER_LOSS_AUX, .experts = 4, .top_k = 1, .score = ROUTER_SIGMOID, .coeff = 0.3, .per_sequence = TRUE},
+        {.kind = ROUTER_LOSS_Z, .experts = 3, .top_k = 1, .score = ROUTER_SOFTMAX, .coeff = 0.2},
+    };
+    if (idx >= (int)G_N_ELEMENTS(attrs)) {
+        return FALSE;
+    }
+    RouterAttr router = {.experts = attrs[idx].experts, .top_k = attrs[idx].top_k, .score = attrs[idx].score,
+                         .scaling = 1, .emit_logits = TRUE};
+    rows->rows[ROWS_ONE] = 1;
+    rows->rows[ROWS_TOKENS] = 6;
+    rows->rows[ROWS_SEQUENCES] = 2;
+    rows->seq_len = 3;
+    rows->rows[ROWS_EXPERTS] = router.experts;
+    rows->rows[ROWS_SLOTS] = 6 * router.top_k;
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, 3, graph->compute, TRUE);
+    RouterTensors t = router_add(graph, "gate", x, &router);
+    graph_add_output(graph, router_loss_add(graph, "balance", t.logits, t.sel, &attrs[idx]));
+    return TRUE;
+}
+
 extern const OpClass op_router_loss;
 const OpClass op_router_loss = {
     .id = "router_loss",
@@ -325,5 +350,6 @@ const OpClass op_router_loss = {
     .backward_cost = router_loss_backward_cost,
     .forward = REAL_KERNELS(router_loss_forward),
     .backward = REAL_KERNELS(router_loss_backward),
+    .sample = router_loss_sample,
 };
 #endif

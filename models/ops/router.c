@@ -440,6 +440,37 @@ static void router_backward_cost(const OpView *view, OpCost *ret_cost)
     }
 }
 
+static gboolean router_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        int64_t tokens, hidden;
+        RouterAttr attr;
+    } samples[] = {
+        {5, 7, {.experts = 6, .top_k = 2, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 1, .bias_buffer = TRUE}},
+        {4, 3, {.experts = 8, .top_k = 3, .score = ROUTER_SOFTMAX, .scaling = 16, .groups = 4, .topk_groups = 2,
+                .group_score = ROUTER_GROUP_MAX, .emit_logits = TRUE}},
+        {6, 5, {.experts = 5, .top_k = 2, .score = ROUTER_TOPK_SOFTMAX, .scaling = 2.5, .linear_bias = TRUE}},
+        {3, 4, {.experts = 4, .top_k = 4, .score = ROUTER_SOFTMAX, .renorm = TRUE, .scaling = 1}},
+        {1, 2, {.experts = 6, .top_k = 1, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 2.5, .groups = 3,
+                .topk_groups = 1, .group_score = ROUTER_GROUP_SUM2, .bias_buffer = TRUE}},
+        {9, 3, {.experts = 3, .top_k = 2, .score = ROUTER_SIGMOID, .scaling = 1, .capacity_factor = 0.8,
+                .drop = MOE_DROP_PROBS}},
+    };
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    rows->rows[ROWS_TOKENS] = samples[idx].tokens;
+    rows->rows[ROWS_EXPERTS] = samples[idx].attr.experts;
+    rows->rows[ROWS_SLOTS] = samples[idx].tokens * samples[idx].attr.top_k;
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, samples[idx].hidden, graph->compute, TRUE);
+    RouterTensors t = router_add(graph, "gate", x, &samples[idx].attr);
+    graph_add_output(graph, t.weights);
+    if (t.logits >= 0) {
+        graph_add_output(graph, t.logits);
+    }
+    return TRUE;
+}
+
 extern const OpClass op_router;
 const OpClass op_router = {
     .id = "router",
@@ -450,5 +481,6 @@ const OpClass op_router = {
     .backward_cost = router_backward_cost,
     .forward = REAL_KERNELS(router_forward),
     .backward = REAL_KERNELS(router_backward),
+    .sample = router_sample,
 };
 #endif

@@ -4,6 +4,8 @@
 
 #include "models/moe-tables.h"
 #include "models/op-name.h"
+#include "models/ops/moe-sample.h"
+#include "models/ops/permute.h"
 #include "models/real.h"
 
 enum { IN_ROWS, IN_WEIGHTS, IN_ORDER };
@@ -207,6 +209,19 @@ static void unpermute_backward_cost(const OpView *view, OpCost *ret_cost)
     ret_cost->workspace_bytes = rows;
 }
 
+static gboolean unpermute_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const MoeSample samples[] = {{5, 3, 4, 2, 0}, {1, 4, 6, 2, 0}, {6, 2, 3, 3, 0}, {9, 3, 3, 2, 0.7}};
+    int x;
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
+    int slots = permute_add(graph, "permute", x, t.order);
+    graph_add_output(graph, unpermute_add(graph, "unpermute", slots, t.weights, t.order));
+    return TRUE;
+}
+
 extern const OpClass op_unpermute;
 const OpClass op_unpermute = {
     .id = "unpermute",
@@ -217,5 +232,6 @@ const OpClass op_unpermute = {
     .backward_cost = unpermute_backward_cost,
     .forward = REAL_KERNELS(unpermute_forward),
     .backward = REAL_KERNELS(unpermute_backward),
+    .sample = unpermute_sample,
 };
 #endif
