@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/ops/attnres.h"
 #include "sim/base/error.h"
 
 static const HfFamily families[] = {
@@ -255,6 +256,10 @@ static void import_kda(HfImport *import)
         }
     }
     model->attnres_block = hf_int(&import->text, HF_KEY_ATTNRES, 0);
+    if (model_n_sources(model, model->n_layers) > ATTNRES_SOURCES_MAX) {
+        hf_fail(&import->text, HF_KEY_ATTNRES, "%" G_GINT64_FORMAT " layers in blocks of %" G_GINT64_FORMAT
+                " need a mix of more than %d sources", model->n_layers, model->attnres_block, ATTNRES_SOURCES_MAX);
+    }
 }
 
 /* layer_types: TRUE when the file has it. */

@@ -94,6 +94,7 @@ static void attention_forward_cost(const OpView *view, OpCost *ret_cost)
         read += op_weight_bytes(view, 0);
     }
     set_shape(view, op_cost_stream(ret_cost, WORK_ATTENTION_FORWARD, flops, read, op_out_bytes(view, 0) + op_out_bytes(view, 1)));
+    ret_cost->pointwise_flops = 5 * pairs;
     if (copies_output(view)) {
         op_cost_stream(ret_cost, WORK_STRIDED, 0, op_out_bytes(view, 0), op_out_bytes(view, 0));
     }
@@ -121,6 +122,7 @@ static void attention_backward_cost(const OpView *view, OpCost *ret_cost)
         write += op_weight_bytes(view, 0);
     }
     set_shape(view, op_cost_stream(ret_cost, WORK_ATTENTION_BACKWARD, flops, read, write));
+    ret_cost->pointwise_flops = 6 * pairs;
     /* The kernels hold dq in fp32 and D; with grouped queries dk and dv of every query head. */
     ret_cost->workspace_bytes = dtype_bytes(DTYPE_FP32, n * attr->heads * (attr->head_dim + 1));
     if (attr->kv_heads < attr->heads) {

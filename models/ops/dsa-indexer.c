@@ -121,6 +121,7 @@ static void dsa_indexer_forward_cost(const OpView *view, OpCost *ret_cost)
     work->m = rows * attr->heads;
     work->n = rows > 0 ? MAX(pairs / rows, 1) : 1;
     work->k = attr->dim;
+    ret_cost->pointwise_flops = attr->no_relu ? 0 : (double)pairs * (double)attr->heads;
     topk_cost(view, ret_cost, scores);
     if (!attr->emit_scores) {
         ret_cost->workspace_bytes = dtype_bytes(DTYPE_FP32, MIN(rows, ROWS_PER_BLOCK) * sequences_longest(view->rows, ROWS_TOKENS));

@@ -152,6 +152,7 @@ static void sparse_attention_forward_cost(const OpView *view, OpCost *ret_cost)
     Work *core = op_cost_stream(ret_cost, WORK_SPARSE_ATTENTION_FORWARD, flops, q + s.elem * s.gathered + op_in_bytes(view, 3),
                                 z + op_out_bytes(view, 1));
     set_shape(view, core);
+    ret_cost->pointwise_flops = 5 * s.pairs;
     if (attr->latent > 0) {
         head_gemm_cost(view, ret_cost, attr->v_dim, attr->latent);
     }
@@ -171,6 +172,7 @@ static void core_backward_cost(const OpView *view, OpCost *ret_cost)
     int64_t sums = dtype_bytes(DTYPE_FP32, s.kv);
     int64_t read = q + 2 * z + s.elem * s.gathered + op_in_bytes(view, 3) + op_out_bytes(view, 1) + scattered;
     set_shape(view, op_cost_stream(ret_cost, WORK_SPARSE_ATTENTION_BACKWARD, flops, read, q + scattered));
+    ret_cost->pointwise_flops = 6 * s.pairs;
     op_cost_stream(ret_cost, WORK_COPY, 0, sums, s.elem * s.kv);
     ret_cost->workspace_bytes = sums + dtype_bytes(DTYPE_FP32, (int64_t)s.rows);
 }

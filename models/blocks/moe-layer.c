@@ -1,0 +1,130 @@
+/*
+ * Mixture of experts: router, permutation, exchange between expert-parallel ranks, grouped GEMMs and the way back;
+ * experts may read a latent of the hidden state; shared experts run after the routed ones and are added.
+ */
+#include "models/block.h"
+
+#include "models/op-name.h"
+#include "models/ops/combine.h"
+#include "models/ops/dispatch.h"
+#include "models/ops/expert-bias.h"
+#include "models/ops/grouped-gemm.h"
+#include "models/ops/linear.h"
+#include "models/ops/permute.h"
+#include "models/ops/residual-add.h"
+#include "models/ops/router-loss.h"
+#include "models/ops/router.h"
+#include "models/ops/sigmoid-gate.h"
+#include "models/ops/unpermute.h"
+
+/* The A step of an adapter of all experts: a matrix each, or one for all of them. */
+static int expert_lora_a(Graph *graph, const Model *model, const BlockOptions *options, const char *name, int x)
+{
+    if (!options->lora_shared_a) {
+        return grouped_gemm_add_adapter(graph, name, x, options->lora_rank, model->n_experts, 1.0);
+    }
+    guint first = graph->params->len;
+    int u = linear_add(graph, name, x, options->lora_rank, FALSE);
+    graph_param(graph, (int)first)->trainable = TRUE;
+    graph_param(graph, (int)first)->is_adapter = TRUE;
+    return u;
+}
+
+/* One matrix of every expert, with its bias and its adapter. */
+static int expert_linear(Graph *graph, const Model *model, const BlockOptions *options, const char *name, int x, int64_t out)
+{
+    int y = grouped_gemm_add(graph, name, x, out, model->n_experts);
+    if (model->expert_bias) {
+        y = expert_bias_add(graph, op_name(name, "bias").text, y, model->n_experts);
+    }
+    if (options->lora && options->lora_experts) {
+        double scale = options->lora_scale > 0 ? options->lora_scale : 1.0;
+        int u = expert_lora_a(graph, model, options, op_name(name, "lora_A").text, x);
+        int v = grouped_gemm_add_adapter(graph, op_name(name, "lora_B").text, u, out, model->n_experts, scale);
+        y = residual_add(graph, op_name(name, "lora").text, y, v, 1.0);
+    }
+    return y;
+}
+
+static int moe_experts(Graph *graph, const Model *model, const BlockOptions *options, int rows)
+{
+    int up = -1;
+    int gate = expert_linear(graph, model, options, "block_sparse_moe.experts.w1", rows, model->expert_width);
+    if (!model->ungated_mlp) {
+        up = expert_linear(graph, model, options, "block_sparse_moe.experts.w3", rows, model->expert_width);
+    }
+    int act = block_activation(graph, model, "block_sparse_moe.experts.act", gate, up);
+    return expert_linear(graph, model, options, "block_sparse_moe.experts.w2", act, model_expert_input(model));
+}
+
+static void moe_losses(Graph *graph, const Model *model, const BlockOptions *options, const RouterTensors *router)
+{
+    RouterLossAttr attr = {.kind = ROUTER_LOSS_AUX, .experts = model->n_experts, .top_k = model->top_k, .score = model->router_score};
+    if (options->aux_loss > 0) {
+        attr.coeff = options->aux_loss;
+        graph_add_output(graph, router_loss_add(graph, "block_sparse_moe.aux_loss", router->logits, router->sel, &attr));
+    }
+    if (options->z_loss > 0) {
+        attr.kind = ROUTER_LOSS_Z;
+        attr.coeff = options->z_loss;
+        graph_add_output(graph, router_loss_add(graph, "block_sparse_moe.z_loss", router->logits, -1, &attr));
+    }
+}
+
+static RouterTensors moe_route(Graph *graph, const Model *model, const BlockOptions *options, int x)
+{
+    RouterAttr attr = {.experts = model->n_experts,
+                       .top_k = model->top_k,
+                       .score = model->router_score,
+                       .renorm = model->router_renorm,
+                       .scaling = model->router_scaling,
+                       .groups = model->router_groups,
+                       .topk_groups = model->router_topk_groups,
+                       .group_score = model->router_group_max ? ROUTER_GROUP_MAX : ROUTER_GROUP_SUM2,
+                       .bias_buffer = model->router_bias_buffer,
+                       .linear_bias = model->router_linear_bias,
+                       .capacity_factor = options->capacity_factor,
+                       .drop = options->drop,
+                       .emit_logits = options->aux_loss > 0 || options->z_loss > 0};
+    RouterTensors router = router_add(graph, "block_sparse_moe.gate", x, &attr);
+    moe_losses(graph, model, options, &router);
+    return router;
+}
+
+static int moe_shared(Graph *graph, const Model *model, const BlockOptions *options, int x)
+{
+    int y = block_mlp(graph, model, options, "block_sparse_moe.shared_experts", x, model->shared_width, options->lora_shared);
+    if (model->shared_gate) {
+        int gate = block_linear(graph, options, "block_sparse_moe.shared_expert_gate", x, 1, FALSE, FALSE);
+        y = sigmoid_gate_add(graph, "block_sparse_moe.shared_expert_gating", y, gate);
+    }
+    return y;
+}
+
+static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, const BlockOptions *options, int x)
+{
+    (void)layer;
+    RouterTensors router = moe_route(graph, model, options, x);
+    int z = x;
+    if (model->latent_width > 0) {
+        z = block_linear(graph, options, "block_sparse_moe.routed_expert_down_proj", x, model->latent_width, FALSE, options->lora_shared);
+    }
+    int slots = permute_add(graph, "block_sparse_moe.permute", z, router.order);
+    DispatchTensors sent = dispatch_add(graph, "block_sparse_moe.dispatch", slots, router.counts, model->n_experts);
+    int y = moe_experts(graph, model, options, sent.rows);
+    y = combine_add(graph, "block_sparse_moe.combine", y, sent.arrival);
+    y = unpermute_add(graph, "block_sparse_moe.unpermute", y, router.weights, router.order);
+    if (model->latent_norm) {
+        y = block_norm(graph, "block_sparse_moe.routed_expert_norm", y, model->latent_width, model->norm_eps, FALSE);
+    }
+    if (model->latent_width > 0) {
+        y = block_linear(graph, options, "block_sparse_moe.routed_expert_up_proj", y, model->hidden, FALSE, options->lora_shared);
+    }
+    if (model->shared_width > 0) {
+        y = block_add(graph, "block_sparse_moe.shared_add", y, moe_shared(graph, model, options, x));
+    }
+    return y;
+}
+
+extern const BlockClass block_moe_layer;
+const BlockClass block_moe_layer = {.title = "mixture of experts", .build = moe_build};
