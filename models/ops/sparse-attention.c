@@ -1,11 +1,353 @@
 #include "models/ops/sparse-attention.h"
 
+#include <string.h>
 #include <math.h>
 
+#include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/op.h"
-#include "models/sequences.h"
+#include "models/ops/dsa-indexer.h"
 #include "models/real.h"
+#include "models/sequences.h"
+#include "models/values.h"
+#include "sim/base/error.h"
+
+REAL_DECLARE(sparse_attention_forward);
+REAL_DECLARE(sparse_attention_backward);
+
+enum { IN_Q, IN_K, IN_V, IN_SEL, OUT_O = 0, OUT_LSE, OUT_Q_ABS };
+enum { IN_LATENT = IN_K, IN_K_ROPE = IN_V }; /* absorbed */
+
+/* What the core attends with: keys in two parts, of which the second is shared by all heads. */
+typedef struct SparseCore {
+    int64_t tokens, heads, kv_heads;
+    int64_t main_dim, tail_dim, v_dim;
+    int64_t top_k;
+    real scale;
+    const real *q, *k, *k_tail, *v; /* k: [tokens, kv_heads, main_dim], k_tail: [tokens, tail_dim], v: [tokens, kv_heads, v_dim] */
+    const int64_t *sel;
+} SparseCore;
+
+/* Gradients that the core adds to; in the absorbed form k and v are the same tensor. NULL: not wanted. */
+typedef struct SparseGradient {
+    real *q, *k, *k_tail, *v;
+} SparseGradient;
+
+static SparseCore core_of(const OpRun *run, const real *q_abs)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    SparseCore core = {
+        .tokens = values_rows(run, IN_Q), .heads = attr->heads, .scale = (real)attr->scale, .sel = values_ids(run, IN_SEL)};
+    core.top_k = op_in(run->view, IN_SEL)->width;
+    core.k = values_in(run, IN_K);
+    if (attr->latent > 0) {
+        core.kv_heads = 1;
+        core.main_dim = attr->latent;
+        core.tail_dim = attr->rope_dim;
+        core.v_dim = attr->latent;
+        core.q = q_abs;
+        core.k_tail = values_in(run, IN_K_ROPE);
+        core.v = core.k;
+    } else {
+        core.kv_heads = attr->kv_heads;
+        core.main_dim = attr->head_dim;
+        core.v_dim = attr->v_dim;
+        core.q = values_in(run, IN_Q);
+        core.v = values_in(run, IN_V);
+    }
+    return core;
+}
+
+static int64_t q_dim(const SparseCore *core)
+{
+    return core->main_dim + core->tail_dim;
+}
+
+/* Numbers that are fetched for one selected key: all of it once, for every head that shares it. */
+static int64_t key_numbers(const OpRun *run, const SparseCore *core)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    return attr->latent > 0 ? q_dim(core) : core->kv_heads * (core->main_dim + core->v_dim);
+}
+
+static const real *key_of(const SparseCore *core, int64_t token, int64_t head)
+{
+    return core->k + (token * core->kv_heads + head / (core->heads / core->kv_heads)) * core->main_dim;
+}
+
+static int64_t value_at(const SparseCore *core, int64_t token, int64_t head)
+{
+    return (token * core->kv_heads + head / (core->heads / core->kv_heads)) * core->v_dim;
+}
+
+static real scaled_score(const SparseCore *core, const real *q, int64_t token, int64_t head)
+{
+    const real *k = key_of(core, token, head);
+    real sum = 0;
+    for (int64_t d = 0; d < core->main_dim; d++) {
+        sum += q[d] * k[d];
+    }
+    for (int64_t d = 0; d < core->tail_dim; d++) {
+        sum += q[core->main_dim + d] * core->k_tail[token * core->tail_dim + d];
+    }
+    return sum * core->scale;
+}
+
+/* How many keys a token has: they stand in front; checks that each is one of the batch. */
+static gboolean n_selected(const SparseCore *core, int64_t t, int64_t *ret_n, GError **error)
+{
+    const int64_t *sel = core->sel + t * core->top_k;
+    int64_t n = 0;
+    while (n < core->top_k && sel[n] >= 0 && sel[n] < core->tokens) {
+        n++;
+    }
+    if (n == 0 || (n < core->top_k && sel[n] >= core->tokens)) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "token %" G_GINT64_FORMAT " selects no key, or one past the last", t);
+        return FALSE;
+    }
+    *ret_n = n;
+    return TRUE;
+}
+
+/* One head of one token: z and log-sum-exp; p is scratch for top_k numbers. */
+static real attend(const SparseCore *core, int64_t t, int64_t head, int64_t n, real *p, real *z)
+{
+    const int64_t *sel = core->sel + t * core->top_k;
+    const real *q = core->q + (t * core->heads + head) * q_dim(core);
+    real max = 0;
+    real sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        p[i] = scaled_score(core, q, sel[i], head);
+        max = i == 0 ? p[i] : MAX(max, p[i]);
+    }
+    values_zero(z, core->v_dim);
+    for (int64_t i = 0; i < n; i++) {
+        const real *v = core->v + value_at(core, sel[i], head);
+        real e = REAL_EXP(p[i] - max);
+        sum += e;
+        for (int64_t j = 0; j < core->v_dim; j++) {
+            z[j] += e * v[j];
+        }
+    }
+    for (int64_t j = 0; j < core->v_dim; j++) {
+        z[j] /= sum;
+    }
+    return max + REAL_LOG(sum);
+}
+
+static gboolean core_forward(const OpRun *run, const SparseCore *core, real *z, GError **error)
+{
+    int64_t elem = op_in_elem_bytes(run->view, IN_Q);
+    g_autofree real *p = g_new(real, (gsize)core->top_k);
+    for (int64_t t = 0; t < core->tokens; t++) {
+        int64_t n;
+        if (!n_selected(core, t, &n, error)) {
+            return FALSE;
+        }
+        for (int64_t h = 0; h < core->heads; h++) {
+            int64_t row = t * core->heads + h;
+            values_out(run, OUT_LSE)[row] = attend(core, t, h, n, p, z + row * core->v_dim);
+            double pair = 2 * (double)(q_dim(core) + core->v_dim) + 5;
+            op_count_bytes(run, pair * (double)n + (double)core->v_dim + 2, elem * q_dim(core), elem * core->v_dim);
+        }
+        op_count_bytes(run, 0, elem * n * key_numbers(run, core), 0);
+    }
+    op_count_bytes(run, 0, op_in_bytes(run->view, IN_SEL), op_out_bytes(run->view, OUT_LSE));
+    return TRUE;
+}
+
+static void add_scaled(real *to, real factor, const real *x, int64_t n)
+{
+    for (int64_t j = 0; to != NULL && j < n; j++) {
+        to[j] += factor * x[j];
+    }
+}
+
+static real dot(const real *x, const real *y, int64_t n)
+{
+    real sum = 0;
+    for (int64_t j = 0; j < n; j++) {
+        sum += x[j] * y[j];
+    }
+    return sum;
+}
+
+/* One head of one token: gradients through every selected key (kernels.md 1.5). */
+static void attend_backward(const SparseCore *core, int64_t row, int64_t n, real lse, const real *z, const real *dz, const SparseGradient *to)
+{
+    int64_t t = row / core->heads;
+    int64_t head = row % core->heads;
+    const int64_t *sel = core->sel + t * core->top_k;
+    const real *q = core->q + row * q_dim(core);
+    real *dq = to->q != NULL ? to->q + row * q_dim(core) : NULL;
+    real product = dot(dz, z, core->v_dim);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v_at = value_at(core, sel[i], head);
+        int64_t tail_at = sel[i] * core->tail_dim;
+        const real *k = key_of(core, sel[i], head);
+        real p = REAL_EXP(scaled_score(core, q, sel[i], head) - lse);
+        real ds = p * (dot(dz, core->v + v_at, core->v_dim) - product) * core->scale;
+        add_scaled(dq, ds, k, core->main_dim);
+        add_scaled(to->k != NULL ? to->k + (k - core->k) : NULL, ds, q, core->main_dim);
+        add_scaled(to->v != NULL ? to->v + v_at : NULL, p, dz, core->v_dim);
+        if (core->tail_dim > 0) {
+            add_scaled(dq != NULL ? dq + core->main_dim : NULL, ds, core->k_tail + tail_at, core->tail_dim);
+            add_scaled(to->k_tail != NULL ? to->k_tail + tail_at : NULL, ds, q + core->main_dim, core->tail_dim);
+        }
+    }
+}
+
+/* Tokens in ascending order, so that sums over the selecting tokens are reproducible. */
+static gboolean core_backward(const OpRun *run, const SparseCore *core, const real *z, const real *dz, const SparseGradient *to, GError **error)
+{
+    int64_t elem = op_in_elem_bytes(run->view, IN_Q);
+    int64_t key = key_numbers(run, core);
+    for (int64_t t = 0; t < core->tokens; t++) {
+        int64_t n;
+        if (!n_selected(core, t, &n, error)) {
+            return FALSE;
+        }
+        for (int64_t h = 0; h < core->heads; h++) {
+            int64_t row = t * core->heads + h;
+            attend_backward(core, row, n, values_out(run, OUT_LSE)[row], z + row * core->v_dim, dz + row * core->v_dim, to);
+            double pair = 6 * (double)q_dim(core) + 4 * (double)core->v_dim + 6;
+            op_count_bytes(run, pair * (double)n + 2 * (double)core->v_dim, elem * (q_dim(core) + 2 * core->v_dim), elem * q_dim(core));
+        }
+        op_count_bytes(run, 0, (elem + 4) * n * key, 4 * n * key); /* fetched; sums in fp32 read and written */
+    }
+    op_count_bytes(run, 0, op_in_bytes(run->view, IN_SEL) + op_out_bytes(run->view, OUT_LSE), 0);
+    op_count_bytes(run, 0, 4 * core->tokens * key, elem * core->tokens * key); /* sums rounded */
+    return TRUE;
+}
+
+/* One product of the absorbed form, for each head: C_h = op(A_h) B_h, with the heads interleaved in rows of A and C. */
+typedef struct HeadProduct {
+    Matmul shape;
+    int64_t a_head, b_head, c_head; /* distance from one head to the next */
+} HeadProduct;
+
+static void head_products(const OpRun *run, const HeadProduct *p, const real *a, const real *b, real *c)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    int64_t elem = op_in_elem_bytes(run->view, IN_Q);
+    const Matmul *s = &p->shape;
+    for (int64_t h = 0; h < attr->heads; h++) {
+        REAL_NAME(matmul)(s, a + h * p->a_head, b + h * p->b_head, c + h * p->c_head);
+        op_count_bytes(run, 2 * (double)s->m * (double)s->n * (double)s->k, elem * (s->m + s->n) * s->k, elem * s->m * s->n);
+    }
+}
+
+/* Sizes of the absorbed form: rows of q, o, q~, z and of one head's projection. */
+typedef struct AbsorbedSize {
+    int64_t tokens, nope, rope, c, v;
+    int64_t q_row, o_row, qa_row, z_row, w_head;
+} AbsorbedSize;
+
+static AbsorbedSize absorbed_size(const OpRun *run)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    AbsorbedSize s = {.tokens = values_rows(run, IN_Q), .rope = attr->rope_dim, .c = attr->latent, .v = attr->v_dim};
+    s.nope = attr->head_dim - s.rope;
+    s.q_row = attr->heads * attr->head_dim;
+    s.o_row = attr->heads * s.v;
+    s.qa_row = attr->heads * (s.c + s.rope);
+    s.z_row = attr->heads * s.c;
+    s.w_head = (s.nope + s.v) * s.c;
+    return s;
+}
+
+/* Copies the part of the query that is not absorbed: from q to q~, or its gradient back. */
+static void copy_rope_part(const OpRun *run, real *q, real *q_abs, gboolean back)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    AbsorbedSize s = absorbed_size(run);
+    for (int64_t row = 0; row < s.tokens * attr->heads; row++) {
+        real *own = q + row * attr->head_dim + s.nope;
+        real *absorbed = q_abs + row * (s.c + s.rope) + s.c;
+        memcpy(back ? own : absorbed, back ? absorbed : own, (size_t)s.rope * sizeof *own);
+    }
+    int64_t bytes = op_in_elem_bytes(run->view, IN_Q) * s.tokens * attr->heads * s.rope;
+    op_count_bytes(run, 0, bytes, bytes);
+}
+
+static gboolean absorbed_forward(const OpRun *run, GError **error)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    AbsorbedSize s = absorbed_size(run);
+    const real *weight = values_param(run, 0);
+    real *q_abs = values_out(run, OUT_Q_ABS);
+    g_autofree real *scratch = run->aux[0] == NULL ? g_new(real, (gsize)(s.tokens * s.z_row)) : NULL;
+    real *z = run->aux[0] != NULL ? values_aux(run, 0) : scratch;
+    HeadProduct absorb = {{.m = s.tokens, .n = s.c, .k = s.nope, .lda = s.q_row, .ldb = s.c, .ldc = s.qa_row, .alpha = 1},
+                          attr->head_dim, s.w_head, s.c + s.rope};
+    head_products(run, &absorb, values_in(run, IN_Q), weight, q_abs);
+    copy_rope_part(run, run->in[IN_Q]->data, q_abs, FALSE);
+    SparseCore core = core_of(run, q_abs);
+    if (!core_forward(run, &core, z, error)) {
+        return FALSE;
+    }
+    HeadProduct project = {{.m = s.tokens, .n = s.v, .k = s.c, .trans_b = TRUE, .lda = s.z_row, .ldb = s.c, .ldc = s.o_row, .alpha = 1},
+                           s.c, s.w_head, s.v};
+    head_products(run, &project, z, weight + s.nope * s.c, values_out(run, OUT_O));
+    return TRUE;
+}
+
+gboolean REAL_NAME(sparse_attention_forward)(const OpRun *run, GError **error)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    if (attr->latent > 0) {
+        return absorbed_forward(run, error);
+    }
+    SparseCore core = core_of(run, NULL);
+    return core_forward(run, &core, values_out(run, OUT_O), error);
+}
+
+static gboolean absorbed_backward(const OpRun *run, GError **error)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    AbsorbedSize s = absorbed_size(run);
+    const real *weight = values_param(run, 0);
+    const real *dout = values_dout(run, OUT_O);
+    const real *z = values_aux(run, 0);
+    g_autofree real *dz = g_new(real, (gsize)(s.tokens * s.z_row) + 1);
+    g_autofree real *dq_abs = g_new0(real, (gsize)(s.tokens * s.qa_row) + 1);
+    HeadProduct to_z = {{.m = s.tokens, .n = s.c, .k = s.v, .lda = s.o_row, .ldb = s.c, .ldc = s.z_row, .alpha = 1}, s.v, s.w_head, s.c};
+    head_products(run, &to_z, dout, weight + s.nope * s.c, dz);
+    SparseCore core = core_of(run, values_out(run, OUT_Q_ABS));
+    SparseGradient to = {.q = dq_abs, .k = values_din(run, IN_LATENT), .k_tail = values_din(run, IN_K_ROPE), .v = values_din(run, IN_LATENT)};
+    if (!core_backward(run, &core, z, dz, &to, error)) {
+        return FALSE;
+    }
+    if (run->dparam[0] != NULL) {
+        HeadProduct dv = {{.m = s.v, .n = s.c, .k = s.tokens, .trans_a = TRUE, .lda = s.o_row, .ldb = s.z_row, .ldc = s.c, .alpha = 1}, s.v, s.c, s.w_head};
+        HeadProduct dk = {{.m = s.nope, .n = s.c, .k = s.tokens, .trans_a = TRUE, .lda = s.q_row, .ldb = s.qa_row, .ldc = s.c, .alpha = 1},
+                          attr->head_dim, s.c + s.rope, s.w_head};
+        head_products(run, &dv, dout, z, values_dparam(run, 0) + s.nope * s.c);
+        head_products(run, &dk, values_in(run, IN_Q), dq_abs, values_dparam(run, 0));
+    }
+    g_autofree real *unwanted = run->din[IN_Q] == NULL ? g_new(real, (gsize)(s.tokens * s.q_row) + 1) : NULL;
+    real *dq = run->din[IN_Q] != NULL ? values_din(run, IN_Q) : unwanted;
+    HeadProduct to_q = {{.m = s.tokens, .n = s.nope, .k = s.c, .trans_b = TRUE, .lda = s.qa_row, .ldb = s.c, .ldc = s.q_row, .alpha = 1},
+                        s.c + s.rope, s.w_head, attr->head_dim};
+    head_products(run, &to_q, dq_abs, weight, dq);
+    copy_rope_part(run, dq, dq_abs, TRUE);
+    return TRUE;
+}
+
+gboolean REAL_NAME(sparse_attention_backward)(const OpRun *run, GError **error)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    values_zero_gradients(run);
+    if (run->dout[OUT_O] == NULL) {
+        return TRUE;
+    }
+    if (attr->latent > 0) {
+        return absorbed_backward(run, error);
+    }
+    SparseCore core = core_of(run, NULL);
+    SparseGradient to = {.q = values_din(run, IN_Q), .k = values_din(run, IN_K), .v = values_din(run, IN_V)};
+    return core_backward(run, &core, values_out(run, OUT_O), values_dout(run, OUT_O), &to, error);
+}
 
 #if REAL_HAS_CLASS
 static SparseAttentionTensors outputs_add(Graph *graph, const char *name, Dtype dtype, const SparseAttentionAttr *attr)
@@ -201,6 +543,46 @@ static void sparse_attention_backward_cost(const OpView *view, OpCost *ret_cost)
     ret_cost->workspace_bytes += s.elem * (int64_t)(s.rows * (s.d + s.dv)); /* dq~ and dz */
 }
 
+static const int64_t packed_starts[] = {0, 4, 9};
+
+static const struct {
+    int64_t rows, top_k;
+    gboolean packed;
+    SparseAttentionAttr attr;
+} samples[] = {
+    {7, 3, FALSE, {4, 2, 3, 5, 0, 0, 0}},
+    {1, 2, FALSE, {1, 1, 1, 1, 0, 0, 0.7}},
+    {9, 3, TRUE, {2, 0, 5, 3, 4, 2, 0}},
+    {5, 8, FALSE, {3, 0, 4, 2, 3, 1, 0.4}},
+};
+
+/* The indexer that selects is part of the graph, so that the selection is a real one. */
+static gboolean sparse_attention_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    if (idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    const SparseAttentionAttr *attr = &samples[idx].attr;
+    DsaIndexerAttr select = {.heads = 2, .dim = 3, .top_k = samples[idx].top_k, .scale = 1};
+    rows->rows[ROWS_TOKENS] = samples[idx].rows;
+    rows->seq_len = samples[idx].rows;
+    rows->rows[ROWS_SEQUENCES] = samples[idx].packed ? (int64_t)G_N_ELEMENTS(packed_starts) - 1 : 1;
+    rows->doc_starts = samples[idx].packed ? packed_starts : NULL;
+    rows->rows[ROWS_PAIRS] = sequences_all_pairs(rows, ROWS_TOKENS);
+    int iq = graph_add_input(graph, "index_q", ROWS_TOKENS, 6, graph->compute, FALSE);
+    int ik = graph_add_input(graph, "index_k", ROWS_TOKENS, 3, graph->compute, FALSE);
+    int iw = graph_add_input(graph, "index_w", ROWS_TOKENS, 2, graph->compute, FALSE);
+    int sel = dsa_indexer_add(graph, "indexer", iq, ik, iw, &select).sel;
+    int q = graph_add_input(graph, "q", ROWS_TOKENS, attr->heads * attr->head_dim, graph->compute, TRUE);
+    gboolean absorbed = attr->latent > 0;
+    int k = graph_add_input(graph, "k", ROWS_TOKENS, absorbed ? attr->latent : attr->kv_heads * attr->head_dim, graph->compute, TRUE);
+    int v = graph_add_input(graph, "v", ROWS_TOKENS, absorbed ? attr->rope_dim : attr->kv_heads * attr->v_dim, graph->compute, TRUE);
+    SparseAttentionTensors t = absorbed ? sparse_mla_add(graph, "attn", "kv_b_proj", (int[]){q, k, v, sel}, attr)
+                                        : sparse_attention_add(graph, "attn", q, k, v, sel, attr);
+    graph_add_output(graph, t.o);
+    return TRUE;
+}
+
 extern const OpClass op_sparse_attention;
 const OpClass op_sparse_attention = {
     .id = "sparse_attention",
@@ -211,5 +593,8 @@ const OpClass op_sparse_attention = {
     .saved = sparse_attention_saved,
     .forward_cost = sparse_attention_forward_cost,
     .backward_cost = sparse_attention_backward_cost,
+    .forward = REAL_KERNELS(sparse_attention_forward),
+    .backward = REAL_KERNELS(sparse_attention_backward),
+    .sample = sparse_attention_sample,
 };
 #endif
