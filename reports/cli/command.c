@@ -1,6 +1,7 @@
 #include "reports/cli/command.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -206,6 +207,24 @@ gboolean command_flush(GError **error)
     errno = 0;
     if (fflush(stdout) != 0 || ferror(stdout)) {
         return output_failed(errno, error);
+    }
+    return TRUE;
+}
+
+/* ---- bounds ---- */
+
+const double command_no_bound = -G_MAXDOUBLE;
+
+gboolean command_bound_given(double bound)
+{
+    return !(bound <= command_no_bound); /* NaN was given */
+}
+
+gboolean command_check_bound(const char *option, double bound, GError **error)
+{
+    if (command_bound_given(bound) && (!isfinite(bound) || bound < 0)) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--%s: expected a number of percent, 0 or more", option);
+        return FALSE;
     }
     return TRUE;
 }

@@ -78,6 +78,14 @@ gboolean command_print(GError **error, const char *format, ...) G_GNUC_PRINTF(2,
 gboolean command_flush(GError **error);
 
 /*
+ * Bounds in percent, as DOUBLE options: their value before parsing, whether one was given, and whether it is a
+ * finite number from 0.
+ */
+extern const double command_no_bound;
+gboolean command_bound_given(double bound);
+gboolean command_check_bound(const char *option, double bound, GError **error);
+
+/*
  * From here on an interrupt does not end the program at once; the command asks command_interrupted() between
  * pieces of work and ends in good order. A second interrupt ends it at once.
  */

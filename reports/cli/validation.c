@@ -109,15 +109,6 @@ static json_t *predict_row(const Cases *cases, size_t row, ValidationPredict pre
     return predict(plan, cases_place(cases, row), cases_base_dir(cases), rank, error);
 }
 
-static double number_at(json_t *object, const char *path)
-{
-    json_t *value = result_value_at(object, path);
-    if (json_is_boolean(value)) {
-        return json_is_true(value) ? 1 : 0;
-    }
-    return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
-
 static void run_row(Validation *validation, size_t row, ValidationPredict predict)
 {
     const Cases *cases = validation->cases;
@@ -130,7 +121,8 @@ static void run_row(Validation *validation, size_t row, ValidationPredict predic
         return;
     }
     for (size_t column = 0; column < cases_n_measured(cases); column++) {
-        validation->predicted[at(validation, row, column)] = number_at(object, cases_measured_path(cases, column));
+        validation->predicted[at(validation, row, column)] =
+            result_number_at(object, cases_measured_path(cases, column));
     }
 }
 

@@ -235,3 +235,12 @@ json_t *result_get(const Result *result, const char *path)
     g_autoptr(json_t) object = result_to_json(result);
     return json_incref(result_value_at(object, path));
 }
+
+double result_number_at(json_t *object, const char *path)
+{
+    json_t *value = result_value_at(object, path);
+    if (json_is_boolean(value)) {
+        return json_is_true(value) ? 1 : 0;
+    }
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}

@@ -69,3 +69,6 @@ json_t *result_to_json(const Result *result);
  */
 json_t *result_value_at(json_t *object, const char *path);
 json_t *result_get(const Result *result, const char *path);
+
+/* The number at a path; truth values are 0 and 1, everything else NAN. */
+double result_number_at(json_t *object, const char *path);
