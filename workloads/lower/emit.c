@@ -1,0 +1,108 @@
+#include "workloads/lower/emit.h"
+
+Instr *emit(Emitter *emitter, InstrKind kind, StreamId stream)
+{
+    Instr instr = {.kind = (guint8)kind,
+                   .stream = (guint8)stream,
+                   .phase = (guint8)emitter->phase,
+                   .place = {ARG_FRAME, -1},
+                   .op = -1,
+                   .label = LABEL_HOST};
+    g_array_append_val(emitter->segment->instrs, instr);
+    return &g_array_index(emitter->segment->instrs, Instr, emitter->segment->instrs->len - 1);
+}
+
+void emit_alloc(Emitter *emitter, StreamId stream, Place buffer, int64_t bytes, MemTag tag)
+{
+    Instr *instr = emit(emitter, INSTR_ALLOC, stream);
+    instr->place = buffer;
+    instr->bytes = bytes;
+    instr->tag = (guint8)tag;
+}
+
+void emit_free(Emitter *emitter, Place buffer)
+{
+    emit(emitter, INSTR_FREE, STREAM_COMPUTE)->place = buffer;
+}
+
+void emit_move(Emitter *emitter, Place from, Place to)
+{
+    Instr *instr = emit(emitter, INSTR_MOVE, STREAM_COMPUTE);
+    instr->place = from;
+    instr->to = to;
+}
+
+void emit_record(Emitter *emitter, StreamId stream, Place token)
+{
+    emit(emitter, INSTR_RECORD, stream)->place = token;
+}
+
+void emit_wait(Emitter *emitter, StreamId stream, Place token)
+{
+    emit(emitter, INSTR_WAIT, stream)->place = token;
+}
+
+void emit_host(Emitter *emitter, SimTime ns)
+{
+    if (ns > 0) {
+        emit(emitter, INSTR_HOST, STREAM_COMPUTE)->host_ns = ns;
+    }
+}
+
+void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, int op)
+{
+    const Device *device = emitter->device;
+    Evidence evidence = EVIDENCE_ASSUMED;
+    SimTime one_ns = timing_work_ns(device, work, emitter->regime, &evidence);
+    SimTime op_ns = emitter->is_backward ? device->backward_op_ns : device->eager_op_ns;
+    double bytes = (double)(work->read_bytes + work->write_bytes);
+    double alone = bytes / ((double)one_ns * 1e-9 * device->hbm_bytes_per_s);
+    if (emitter->is_selective && !emitter->is_backward) {
+        op_ns += device->selective_op_ns;
+    }
+    Instr *instr = emit(emitter, INSTR_COMPUTE, stream);
+    instr->label = label;
+    instr->op = op;
+    instr->n_launches = work->n_launches;
+    instr->device_ns = one_ns * work->n_launches;
+    instr->host_ns = op_ns * work->n_launches;
+    instr->flops = work->flops * work->n_launches;
+    instr->hbm_frac = (float)CLAMP(alone, 0, 1);
+    instr->evidence = (guint8)evidence;
+}
+
+void emit_cost(Emitter *emitter, StreamId stream, const OpCost *cost, int label, int op)
+{
+    for (int i = 0; i < cost->n_works; i++) {
+        emit_work(emitter, stream, &cost->works[i], label, op);
+    }
+    for (int i = 0; i < cost->n_host_syncs; i++) {
+        emit(emitter, INSTR_HOST_SYNC, stream)->host_ns = emitter->device->host_sync_ns;
+    }
+}
+
+void emit_bytes(Emitter *emitter, StreamId stream, WorkLaw law, int64_t read_bytes, int64_t write_bytes, int n_launches, int label)
+{
+    Work work = {.law = law,
+                 .dtype = DTYPE_BF16,
+                 .read_bytes = read_bytes,
+                 .write_bytes = write_bytes,
+                 .m = 1,
+                 .n = 1,
+                 .n_launches = n_launches};
+    emit_work(emitter, stream, &work, label, -1);
+}
+
+void emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
+                     Evidence evidence)
+{
+    Instr *instr = emit(emitter, INSTR_COLLECTIVE, stream);
+    instr->coll = (guint8)coll;
+    instr->group = (guint8)group;
+    instr->bytes = bytes;
+    instr->device_ns = device_ns;
+    instr->host_ns = emitter->device->eager_op_ns;
+    instr->n_launches = 1;
+    instr->label = LABEL_COLLECTIVE;
+    instr->evidence = (guint8)evidence;
+}

@@ -1,0 +1,224 @@
+#include "workloads/lower/fsdp.h"
+
+FsdpGroup *fsdp_group_new(const Plan *plan, GroupKind mesh)
+{
+    FsdpGroup *group = g_new0(FsdpGroup, 1);
+    group->params = g_array_new(FALSE, TRUE, sizeof(FsdpParam));
+    group->mesh = mesh;
+    group->n_shards = mesh == GROUP_EXPERT ? plan->efsdp : plan->dp_shard * plan->cp;
+    return group;
+}
+
+void fsdp_group_free(FsdpGroup *group)
+{
+    if (group != NULL) {
+        g_array_unref(group->params);
+        g_free(group);
+    }
+}
+
+static int64_t shards_of(const Plan *plan, const GraphParam *param)
+{
+    return param->split == PARAM_EXPERT && plan->ep > 1 ? plan->efsdp : plan->dp_shard * plan->cp;
+}
+
+int64_t fsdp_local_numel(const Plan *plan, const GraphParam *param)
+{
+    int64_t numel = graph_param_numel(param);
+    return param->split == PARAM_EXPERT ? numel / plan->ep : numel;
+}
+
+int64_t fsdp_shard_numel(const Plan *plan, const GraphParam *param)
+{
+    int64_t n_shards = shards_of(plan, param);
+    int64_t local = fsdp_local_numel(plan, param);
+    int64_t rows = param->split == PARAM_EXPERT ? param->dims[0] / plan->ep : param->dims[0];
+    if (param->split == PARAM_EXPERT && n_shards > rows && param->n_dims > 1) {
+        /* more shards than experts: torchtitan splits the next dimension instead */
+        int64_t inner = quantity_div_up(param->dims[1], n_shards);
+        return local / param->dims[1] * inner;
+    }
+    return local / rows * quantity_div_up(rows, n_shards);
+}
+
+void fsdp_group_add(FsdpGroup *group, const Plan *plan, const Graph *graph, ParamSplit split, FsdpWanted wanted)
+{
+    for (guint i = 0; i < graph->params->len; i++) {
+        const GraphParam *param = graph_param(graph, (int)i);
+        if (param->split != split || param->role == PARAM_BUFFER || (wanted != NULL && !wanted(param))) {
+            continue;
+        }
+        FsdpParam entry = {graph, (int)i};
+        int64_t shard = fsdp_shard_numel(plan, param);
+        g_array_append_val(group->params, entry);
+        group->numel += fsdp_local_numel(plan, param);
+        group->shard_numel += shard;
+        group->padded_numel += shard * group->n_shards;
+        if (param->trainable) {
+            group->n_trainable++;
+            group->trainable_numel += fsdp_local_numel(plan, param);
+            group->trainable_shard_numel += shard;
+            group->trainable_padded_numel += shard * group->n_shards;
+        }
+    }
+}
+
+void fsdp_group_price(FsdpGroup *group, const Plan *plan)
+{
+    const Cluster *cluster = plan->cluster;
+    gboolean expert = group->mesh == GROUP_EXPERT;
+    CollGroup ranks = cluster_group(cluster, 0, expert ? plan->ep : 1, group->n_shards);
+    CollGroup replicas = cluster_group(cluster, 0, plan->dp_shard * plan->cp, plan->dp_replicate);
+    if (group->n_shards > 1) {
+        group->gather_ns = coll_ns(cluster, COLL_all_gather, &ranks, dtype_bytes(plan->compute, group->padded_numel),
+                                   &group->gather_evidence);
+        group->reduce_ns = coll_ns(cluster, COLL_reduce_scatter, &ranks,
+                                   dtype_bytes(plan->reduce, group->trainable_padded_numel), &group->reduce_evidence);
+    }
+    if (plan->dp_replicate > 1) {
+        group->replica_ns = coll_ns(cluster, COLL_all_reduce, &replicas,
+                                    dtype_bytes(plan->reduce, group->trainable_shard_numel), &group->replica_evidence);
+    }
+}
+
+int fsdp_group_buffers(const FsdpGroup *group)
+{
+    return FSDP_PARAMS + (int)group->params->len;
+}
+
+int fsdp_group_find(const FsdpGroup *group, const Graph *graph, int param)
+{
+    for (guint i = 0; i < group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+        if (entry->graph == graph && entry->param == param) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+static Place global_token(int token)
+{
+    return (Place){ARG_GLOBAL, token};
+}
+
+void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token)
+{
+    const Plan *plan = emitter->plan;
+    int64_t stored = dtype_bytes(plan->parameters, group->shard_numel);
+    int64_t cast = dtype_bytes(plan->compute, group->shard_numel);
+    int n_params = (int)group->params->len;
+    gboolean needs_cast = plan->parameters != plan->compute;
+    emit_host(emitter, emitter->device->fsdp_group_ns);
+    if (needs_cast) {
+        emit_alloc(emitter, STREAM_GATHER_IN, (Place){arg, FSDP_CAST}, cast, MEM_UNSHARDED);
+        emit_bytes(emitter, STREAM_GATHER_IN, WORK_COPY, stored / n_params, cast / n_params, n_params, LABEL_SHARD_CAST);
+    }
+    emit_alloc(emitter, STREAM_GATHER_IN, (Place){arg, FSDP_FLAT}, dtype_bytes(plan->compute, group->padded_numel), MEM_UNSHARDED);
+    emit_bytes(emitter, STREAM_GATHER_IN, WORK_COPY, cast, cast, 1, LABEL_SHARD_CAST);
+    if (needs_cast) {
+        emit_free(emitter, (Place){arg, FSDP_CAST});
+    }
+    emit_record(emitter, STREAM_GATHER_IN, global_token(TOKEN_CAST));
+    emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_CAST));
+    if (group->n_shards > 1) {
+        emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, dtype_bytes(plan->compute, group->padded_numel),
+                        group->gather_ns, group->gather_evidence);
+    }
+    emit_record(emitter, STREAM_GATHER, (Place){arg_token, 0});
+}
+
+void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat)
+{
+    const Plan *plan = emitter->plan;
+    int n_params = (int)group->params->len;
+    int64_t bytes = dtype_bytes(plan->compute, group->numel);
+    for (int i = 0; i < n_params; i++) {
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+        int64_t numel = fsdp_local_numel(plan, graph_param(entry->graph, entry->param));
+        emit_alloc(emitter, STREAM_COMPUTE, (Place){arg, FSDP_PARAMS + i}, dtype_bytes(plan->compute, numel), MEM_UNSHARDED);
+    }
+    if (last_flat >= 0) {
+        emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT));
+        emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
+        emit_free(emitter, (Place){last_flat, FSDP_FLAT});
+    }
+    emit_host(emitter, emitter->device->fsdp_group_ns);
+    emit_wait(emitter, STREAM_COMPUTE, (Place){arg_token, 0});
+    if (group->n_shards > 1) {
+        emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, bytes, bytes, 1, LABEL_COPY_OUT);
+    } else {
+        emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, bytes / n_params, bytes / n_params, n_params, LABEL_COPY_OUT);
+    }
+    emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_COPY_OUT));
+    if (free_flat) {
+        emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT));
+        emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
+        emit_free(emitter, (Place){arg, FSDP_FLAT});
+    }
+}
+
+void fsdp_reshard(Emitter *emitter, const FsdpGroup *group, int arg)
+{
+    for (guint i = 0; i < group->params->len; i++) {
+        emit_free(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
+    }
+}
+
+void fsdp_release_reduce(Emitter *emitter, int last_reduce)
+{
+    emit_wait(emitter, STREAM_COMPUTE, global_token(TOKEN_REDUCED));
+    emit_free(emitter, (Place){last_reduce, FSDP_REDUCE_IN});
+}
+
+/* The reduced shard becomes the gradient: cast to the stored type, or added to that of earlier micro-batches. */
+static void fsdp_update_shard(Emitter *emitter, const FsdpGroup *group, int arg, gboolean first)
+{
+    const Plan *plan = emitter->plan;
+    Place out = {arg, FSDP_REDUCE_OUT}, grad = {arg, FSDP_GRAD};
+    int64_t reduced = dtype_bytes(plan->reduce, group->trainable_shard_numel);
+    int64_t stored = dtype_bytes(plan->parameters, group->trainable_shard_numel);
+    if (first && plan->reduce == plan->parameters) {
+        emit_move(emitter, out, grad);
+        return;
+    }
+    if (first) {
+        emit_alloc(emitter, STREAM_REDUCE, grad, stored, MEM_GRADIENTS);
+    }
+    emit_bytes(emitter, STREAM_REDUCE, first ? WORK_COPY : WORK_ELEMENTWISE, reduced + (first ? 0 : stored), stored, 1,
+               LABEL_SHARD_ACCUMULATE);
+    emit_free(emitter, out);
+}
+
+void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, int last_reduce, gboolean first)
+{
+    const Plan *plan = emitter->plan;
+    int64_t flat = dtype_bytes(plan->reduce, group->trainable_padded_numel);
+    int64_t shard = dtype_bytes(plan->reduce, group->trainable_shard_numel);
+    if (group->n_trainable == 0) {
+        return;
+    }
+    emit_host(emitter, emitter->device->fsdp_group_ns);
+    if (last_reduce >= 0) {
+        fsdp_release_reduce(emitter, last_reduce);
+    }
+    emit_alloc(emitter, STREAM_COMPUTE, (Place){arg, FSDP_REDUCE_IN}, flat, MEM_GRADIENTS);
+    emit_bytes(emitter, STREAM_COMPUTE, WORK_CHUNK_CAT, dtype_bytes(plan->compute, group->trainable_numel), flat, 1,
+               LABEL_GRAD_COPY_IN);
+    for (int64_t i = 0; i < group->n_trainable; i++) {
+        emit_free(emitter, grads[i]);
+    }
+    emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_GRADS_IN));
+    emit_wait(emitter, STREAM_REDUCE, global_token(TOKEN_GRADS_IN));
+    emit_alloc(emitter, STREAM_REDUCE, (Place){arg, FSDP_REDUCE_OUT}, shard, MEM_GRADIENTS);
+    if (group->n_shards > 1) {
+        emit_collective(emitter, STREAM_REDUCE, COLL_reduce_scatter, group->mesh, flat, group->reduce_ns, group->reduce_evidence);
+    } else {
+        emit_bytes(emitter, STREAM_REDUCE, WORK_COPY, flat, shard, 1, LABEL_SHARD_ACCUMULATE);
+    }
+    emit_record(emitter, STREAM_REDUCE, global_token(TOKEN_REDUCED));
+    if (plan->dp_replicate > 1) {
+        emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_REPLICA, shard, group->replica_ns, group->replica_evidence);
+    }
+    fsdp_update_shard(emitter, group, arg, first);
+}

@@ -1,0 +1,84 @@
+/*
+ * FSDP: where parameters are gathered, freed and their gradients reduced.
+ *
+ * A group is the parameters of one fully_shard call: they are gathered by one all-gather and reduced by one
+ * reduce-scatter. The instructions follow torch's fully_shard (reference/fsdp_memory.md section 1):
+ *   unshard  cast the shard into the flat buffer, all-gather (gather streams);
+ *   wait     compute waits for it, copies out to one buffer per parameter; the flat buffer dies at once (backward,
+ *            explicit prefetch) or at the next wait (forward, implicit prefetch);
+ *   reshard  the parameters' buffers are freed;
+ *   reduce   gradients go into one flat buffer of the reduce type, which lives until the next group's reduce, then
+ *            reduce-scatter, all-reduce over replicas, cast or sum into the gradient shard.
+ * A group of one rank takes the same way without the collectives.
+ *
+ * Buffers of a group, from the base that a call argument gives: FSDP_FLAT…, then one per parameter. One token each:
+ * its all-gather is done.
+ */
+#pragma once
+
+#include "workloads/lower/emit.h"
+
+enum { FSDP_FLAT, FSDP_CAST, FSDP_REDUCE_IN, FSDP_REDUCE_OUT, FSDP_GRAD, FSDP_PARAMS };
+
+/* Tokens that all groups share, from the base in call argument ARG_GLOBAL. */
+enum { TOKEN_COPY_OUT, TOKEN_REDUCED, TOKEN_CAST, TOKEN_GRADS_IN, TOKEN_EP_READY, TOKEN_EP_DONE, N_GLOBAL_TOKENS };
+
+/* Call arguments with a fixed meaning. */
+enum { ARG_GLOBAL, ARG_GROUP, ARG_GROUP_TOKEN, ARG_EXPERTS, ARG_EXPERTS_TOKEN, ARG_NEXT, ARG_NEXT_TOKEN, ARG_LAST_FLAT,
+       ARG_LAST_REDUCE, ARG_OUTPUT, ARG_SOURCES };
+
+typedef struct FsdpParam {
+    const Graph *graph;
+    int param;
+} FsdpParam;
+
+typedef struct FsdpGroup {
+    GArray *params; /* FsdpParam */
+    GroupKind mesh;
+    int64_t n_shards;
+    int64_t n_trainable;        /* parameters (tensors) with a gradient */
+    int64_t numel;              /* whole parameters of this rank, after EP */
+    int64_t shard_numel;        /* of the fullest rank, without padding of the last dimension */
+    int64_t padded_numel;       /* shard_numel x n_shards */
+    int64_t trainable_shard_numel;
+    int64_t trainable_padded_numel;
+    int64_t trainable_numel;
+    SimTime gather_ns, reduce_ns, replica_ns;
+    Evidence gather_evidence, reduce_evidence, replica_evidence;
+} FsdpGroup;
+
+FsdpGroup *fsdp_group_new(const Plan *plan, GroupKind mesh);
+void fsdp_group_free(FsdpGroup *group);
+
+/* Adds the parameters of a graph that belong to this mesh and that `wanted` accepts (NULL = all). */
+typedef gboolean (*FsdpWanted)(const GraphParam *param);
+void fsdp_group_add(FsdpGroup *group, const Plan *plan, const Graph *graph, ParamSplit split, FsdpWanted wanted);
+
+/* Prices the collectives; call once, after the last parameter. */
+void fsdp_group_price(FsdpGroup *group, const Plan *plan);
+
+/* Whole elements of a parameter on this rank (after EP), and elements of its shard on the fullest rank. */
+int64_t fsdp_local_numel(const Plan *plan, const GraphParam *param);
+int64_t fsdp_shard_numel(const Plan *plan, const GraphParam *param);
+
+/* Number of buffers of a group. */
+int fsdp_group_buffers(const FsdpGroup *group);
+
+/* Index of a parameter in the group, or -1. */
+int fsdp_group_find(const FsdpGroup *group, const Graph *graph, int param);
+
+void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token);
+
+/* last_flat: an argument whose group's flat buffer dies here (implicit prefetch in forward), or -1. */
+void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat);
+void fsdp_reshard(Emitter *emitter, const FsdpGroup *group, int arg);
+
+/*
+ * Reduces the gradients of a group; grads[i] is the unsharded gradient buffer of trainable parameter i in the order of
+ * the group. last_reduce: an argument whose group's reduce buffer dies here, or -1. first: no shard of an earlier
+ * micro-batch exists.
+ */
+void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, int last_reduce, gboolean first);
+
+/* Frees a reduce buffer whose reduction has been waited for. */
+void fsdp_release_reduce(Emitter *emitter, int last_reduce);

@@ -1,0 +1,78 @@
+#include "workloads/lower/program.h"
+
+static const char *const label_names[N_LABELS - N_OPS] = {
+    [LABEL_SHARD_CAST - N_OPS] = "FSDP shard cast",
+    [LABEL_COPY_OUT - N_OPS] = "FSDP copy-out",
+    [LABEL_GRAD_COPY_IN - N_OPS] = "FSDP gradient copy-in",
+    [LABEL_GRAD_ACCUMULATE - N_OPS] = "gradient accumulation",
+    [LABEL_SHARD_ACCUMULATE - N_OPS] = "gradient shard update",
+    [LABEL_LOSS_CHUNK - N_OPS] = "loss chunk slices",
+    [LABEL_OPTIMIZER - N_OPS] = "optimizer",
+    [LABEL_COLLECTIVE - N_OPS] = "collective",
+    [LABEL_HOST - N_OPS] = "host",
+};
+
+const char *program_label_name(int label)
+{
+    g_assert(label >= 0 && label < N_LABELS);
+    return label < N_OPS ? op_class((OpKind)label)->title : label_names[label - N_OPS];
+}
+
+const char *program_group_name(GroupKind group)
+{
+    static const char *const names[N_GROUP_KINDS] = {"dense FSDP", "expert FSDP", "replicas", "EP"};
+    return names[group];
+}
+
+const char *program_phase_name(Phase phase)
+{
+    static const char *const names[N_PHASES] = {"forward", "recomputation", "backward", "optimizer"};
+    return names[phase];
+}
+
+static void segment_free(void *data)
+{
+    Segment *segment = data;
+    g_free(segment->name);
+    g_array_unref(segment->instrs);
+    g_free(segment);
+}
+
+Program *program_new(void)
+{
+    Program *program = g_new0(Program, 1);
+    program->segments = g_ptr_array_new_with_free_func(segment_free);
+    program->calls = g_array_new(FALSE, TRUE, sizeof(Call));
+    return program;
+}
+
+void program_free(Program *program)
+{
+    if (program == NULL) {
+        return;
+    }
+    g_ptr_array_unref(program->segments);
+    g_array_unref(program->calls);
+    g_free(program);
+}
+
+int program_add_segment(Program *program, const char *name, const Graph *graph)
+{
+    Segment *segment = g_new0(Segment, 1);
+    segment->name = g_strdup(name);
+    segment->graph = graph;
+    segment->instrs = g_array_new(FALSE, TRUE, sizeof(Instr));
+    g_ptr_array_add(program->segments, segment);
+    return (int)program->segments->len - 1;
+}
+
+Segment *program_segment(const Program *program, int idx)
+{
+    g_assert(idx >= 0 && (guint)idx < program->segments->len);
+    return g_ptr_array_index(program->segments, idx);
+}
+
+gint32 program_resolve(const Call *call, Place place)
+{
+    return place.arg == ARG_FRAME ? call->frame + place.idx : call->args[place.arg] + place.idx;
+}

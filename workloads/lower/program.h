@@ -1,0 +1,142 @@
+/*
+ * Program: what one class of ranks does in a training step, as instructions for streams.
+ *
+ * A program is a list of calls. A call runs a segment (the forward pass of one kind of layer, its backward pass, the
+ * optimizer step, …) on a frame (the buffers of one layer and micro-batch). Layers of a kind share their segments, so
+ * a program is small whatever the depth of the model, and equal calls can be folded.
+ *
+ * The host reads the instructions in order and issues them to in-order streams; streams wait for one another only
+ * through tokens (CUDA events): RECORD notes a point of a stream, WAIT makes a stream wait for the latest note, in host
+ * order. ALLOC and FREE take effect in host order, as a caching allocator hands out memory. The same instructions are
+ * run in time (workloads/run/step), in memory (workloads/run/ledger) and in values (virtual ranks).
+ *
+ * Invariants: (1) a buffer is allocated, used and freed in that order, in host order, and never freed twice; (2) a WAIT
+ * on a token that was never recorded is free; (3) members of a group run the same collectives in the same order;
+ * (4) after the last call every buffer is free again.
+ */
+#pragma once
+
+#include <glib.h>
+#include <stdint.h>
+
+#include "hw/cluster.h"
+#include "models/graph.h"
+#include "models/op.h"
+#include "sim/base/quantity.h"
+#include "sim/base/work.h"
+
+typedef enum StreamId {
+    STREAM_COMPUTE,
+    STREAM_GATHER_IN,  /* casts of shards into the all-gather buffer */
+    STREAM_GATHER,     /* FSDP all-gathers */
+    STREAM_REDUCE,     /* FSDP reduce-scatters, and all-reduces over replicas */
+    STREAM_ALL_TO_ALL, /* expert dispatch and combine */
+    STREAM_COPY,       /* device to host and back */
+    N_STREAMS
+} StreamId;
+
+typedef enum InstrKind {
+    INSTR_COMPUTE,    /* kernels on a stream */
+    INSTR_COLLECTIVE, /* all members of a group meet */
+    INSTR_ALLOC,
+    INSTR_FREE,
+    INSTR_MOVE,       /* a buffer goes on under another name: no copy, no time */
+    INSTR_RECORD,
+    INSTR_WAIT,
+    INSTR_HOST_SYNC, /* the host waits until the stream is done */
+    INSTR_HOST,      /* host work alone */
+    INSTR_MARK,      /* end of a phase */
+} InstrKind;
+
+typedef enum Phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_BACKWARD, PHASE_OPTIMIZER, N_PHASES } Phase;
+
+/* Who takes part in a collective. */
+typedef enum GroupKind {
+    GROUP_DENSE,   /* FSDP of dense parameters: dp_shard x cp ranks */
+    GROUP_EXPERT,  /* FSDP of expert parameters: efsdp ranks with the same experts */
+    GROUP_REPLICA, /* HSDP replicas */
+    GROUP_EP,      /* expert parallelism: ep ranks */
+    N_GROUP_KINDS
+} GroupKind;
+
+/* What an instruction is called in reports: an operator's kind, or one of these. */
+enum {
+    LABEL_SHARD_CAST = N_OPS, /* FSDP copy-in: cast of the shard */
+    LABEL_COPY_OUT,           /* FSDP copy-out of the gathered buffer */
+    LABEL_GRAD_COPY_IN,       /* gradients into the reduce-scatter buffer */
+    LABEL_GRAD_ACCUMULATE,    /* sum of gradients that meet in one tensor */
+    LABEL_SHARD_ACCUMULATE,   /* gradient shards: cast, and sum over micro-batches */
+    LABEL_LOSS_CHUNK,         /* slices of a chunked loss and of their gradients */
+    LABEL_OPTIMIZER,
+    LABEL_COLLECTIVE,
+    LABEL_HOST,
+    N_LABELS
+};
+
+/* Name of a label, and of a group, for reports. */
+const char *program_label_name(int label);
+const char *program_group_name(GroupKind group);
+const char *program_phase_name(Phase phase);
+
+enum { ARG_FRAME = -1 };
+
+/* A buffer or token as a segment names it: the idx-th of an argument of the call, or of the frame. */
+typedef struct Place {
+    gint32 arg;
+    gint32 idx;
+} Place;
+
+typedef struct Instr {
+    guint8 kind;   /* InstrKind */
+    guint8 stream; /* StreamId */
+    guint8 phase;  /* Phase */
+    guint8 group;  /* COLLECTIVE: GroupKind */
+    guint8 coll;   /* COLLECTIVE: CollKind */
+    guint8 tag;    /* ALLOC: MemTag */
+    guint8 evidence;
+    Place place;   /* ALLOC, FREE, MOVE: buffer; RECORD, WAIT: token */
+    Place to;      /* MOVE: the new name */
+    gint32 label;
+    gint32 op;     /* operator of the segment's graph, or -1 */
+    gint32 n_launches;
+    float hbm_frac;    /* COMPUTE: share of the memory bandwidth that it uses while it runs alone */
+    SimTime device_ns; /* COMPUTE, COLLECTIVE: duration alone on device and network */
+    SimTime host_ns;   /* host time to issue it */
+    int64_t bytes;     /* ALLOC: size; COLLECTIVE: whole tensor per rank */
+    double flops;
+} Instr;
+
+typedef struct Segment {
+    char *name;         /* "backward of KDA + MoE layer" */
+    const Graph *graph; /* borrowed, or NULL */
+    GArray *instrs;     /* Instr */
+} Segment;
+
+enum { CALL_ARGS_MAX = 24 };
+
+/* One run of a segment. */
+typedef struct Call {
+    gint32 segment;
+    gint32 frame; /* first buffer of its frame */
+    gint32 layer; /* for reports; -1 = none */
+    gint32 micro_batch;
+    gint32 args[CALL_ARGS_MAX]; /* first buffer or token of what each argument names */
+} Call;
+
+typedef struct Program {
+    GPtrArray *segments; /* Segment, owned */
+    GArray *calls;       /* Call */
+    gint32 n_buffers, n_tokens;
+    int64_t static_bytes[N_MEM_TAGS]; /* alive before the step and after it */
+} Program;
+
+Program *program_new(void);
+void program_free(Program *program);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Program, program_free)
+
+/* Adds an empty segment; the program owns it. Returns its index. */
+int program_add_segment(Program *program, const char *name, const Graph *graph);
+Segment *program_segment(const Program *program, int idx);
+
+/* Buffer or token that a place of a call names. */
+gint32 program_resolve(const Call *call, Place place);
