@@ -1,0 +1,75 @@
+/*
+ * Passes of one graph: forward, recomputation and backward as instructions.
+ *
+ * This is where activations live and die. A tensor is allocated by its producer and freed after its last reader,
+ * unless an operator keeps it for its backward; then it is freed after the last backward that reads it. Gradients are
+ * allocated by the operator that makes them and freed by the one that consumes them; where several meet in one tensor
+ * they are added, in place if nobody else holds the sum (as autograd does). An operator whose backward has no kernel
+ * hands its incoming gradient on under another name.
+ *
+ * A buffer is named after its place in the frame; inputs of the graph live at ARG_SOURCES + i (value, gradient), its
+ * output at ARG_OUTPUT.
+ */
+#pragma once
+
+#include "workloads/lower/fsdp.h"
+
+/* Which activations outlive the forward pass. */
+typedef enum SaveMode {
+    SAVE_ALL,       /* what backward needs, as autograd keeps it */
+    SAVE_NONE,      /* checkpointed: nothing but the inputs */
+    SAVE_SELECTED,  /* checkpointed: inputs and results of the operators that memory.keep names */
+    SAVE_RECOMPUTE, /* the second run of a checkpointed pass: as SAVE_ALL, stopping after the last tensor to keep */
+} SaveMode;
+
+enum { BOUNDARY_VALUE, BOUNDARY_GRAD, N_BOUNDARY };
+
+typedef struct AllToAll {
+    SimTime rows_ns;   /* one exchange of rows, all ranks together */
+    SimTime counts_ns; /* the exchange of counts before it */
+    int64_t bytes;     /* sent per rank, the part kept included */
+    Evidence evidence;
+} AllToAll;
+
+/* What a pass works on; fields are borrowed. */
+typedef struct LayerPass {
+    Emitter *emitter;
+    const Graph *graph;
+    const RowCounts *rows;
+    const gboolean *keep;      /* [N_OP_KEEPS]: operators whose results SAVE_SELECTED keeps */
+    const FsdpGroup *group;    /* the graph's own group, or NULL when its parameters are gathered elsewhere */
+    const FsdpGroup *experts;  /* nested group of the experts, or NULL */
+    const FsdpGroup *next;     /* group to gather ahead in backward, or NULL */
+    gboolean free_flat;        /* flat buffers die at once (explicit prefetch) */
+    gboolean reshard;
+    gboolean first_micro_batch;
+    gboolean source_grads[OP_INPUTS_MAX]; /* a gradient of that source exists before the pass */
+    int dying_source;                     /* input of the graph that dies in this backward pass, or -1 */
+    gboolean reduce_pending;              /* a reduce buffer of an earlier group waits at ARG_LAST_REDUCE */
+    int last_flat;             /* argument of the group whose flat buffer dies at the first wait, or -1 */
+    AllToAll exchange;
+    int first_op, end_op;      /* range of operators; end_op 0 = all */
+    int cut_tensor;            /* tensor that operators after the range read, or -1 */
+} LayerPass;
+
+/* Buffers of a frame for this graph. */
+int layer_frame_buffers(const Graph *graph);
+
+/* Forward pass; parameters are gathered. */
+void layer_forward(const LayerPass *pass, SaveMode mode);
+
+/*
+ * Backward pass, after the forward one was run with `mode`: recomputes what it needs first. Reads the gradient at
+ * ARG_OUTPUT and frees it. grads, if not NULL, receives the place of each parameter's gradient (by parameter index)
+ * instead of reducing group's gradients here.
+ */
+void layer_backward(const LayerPass *pass, SaveMode mode, Place *grads);
+
+/* Place of the gradient of a parameter in the frame. */
+Place layer_param_grad(const Graph *graph, int param);
+
+/* Where a pass over a range leaves, or finds, the gradient of the tensor at which the graph was cut. */
+Place layer_cut_grad(const Graph *graph);
+
+/* Place of a tensor in the frame or among the arguments. */
+Place layer_tensor(const Graph *graph, int tensor);
