@@ -355,7 +355,7 @@ static void forward_ops(Walk *walk, int end_op)
     gboolean nested = pass->experts != NULL && expert_range(walk, &first, &last);
     for (int o = walk->first_op; o < end_op; o++) {
         gboolean is_cached = walk->in_recompute && walk->mode == SAVE_SELECTED && op_is_kept(walk, o);
-        if (nested && o == first) {
+        if (nested && o == first && (pass->reshard || !walk->in_recompute)) {
             forward_experts(walk);
         }
         if (is_cached) {
@@ -366,7 +366,7 @@ static void forward_ops(Walk *walk, int end_op)
             forward_op(walk, o);
         }
         forward_release(walk, o);
-        if (nested && o == last) {
+        if (nested && o == last && pass->reshard) {
             fsdp_reshard(pass->emitter, pass->experts, ARG_EXPERTS);
         }
     }
@@ -608,6 +608,21 @@ static void reduce_group(const LayerPass *pass, const FsdpGroup *group, int arg,
     fsdp_reduce(pass->emitter, group, arg, grads, last_reduce, pass->first_micro_batch);
 }
 
+/* The nested group's hook before its backward; then the next layer is gathered ahead. */
+static void backward_experts(const Walk *walk)
+{
+    const LayerPass *pass = walk->pass;
+    if (pass->reshard && walk->mode != SAVE_ALL) {
+        fsdp_unshard(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN);
+    }
+    if (pass->reshard) {
+        fsdp_wait(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN, TRUE, -1);
+    }
+    if (pass->next != NULL) {
+        fsdp_unshard(pass->emitter, pass->next, ARG_NEXT, ARG_NEXT_TOKEN);
+    }
+}
+
 /* Backward of the operators, gathering and reducing the nested experts where they stand. Returns the argument whose reduce
  * buffer is pending afterwards. */
 static int backward_ops(Walk *walk, int pending)
@@ -617,13 +632,7 @@ static int backward_ops(Walk *walk, int pending)
     gboolean nested = pass->experts != NULL && expert_range(walk, &first, &last);
     for (int o = walk->end_op - 1; o >= walk->first_op; o--) {
         if (nested && o == last) {
-            if (walk->mode != SAVE_ALL) {
-                fsdp_unshard(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN);
-            }
-            fsdp_wait(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN, TRUE, -1);
-            if (pass->next != NULL) {
-                fsdp_unshard(pass->emitter, pass->next, ARG_NEXT, ARG_NEXT_TOKEN);
-            }
+            backward_experts(walk);
         }
         pass->emitter->is_backward = TRUE;
         backward_op(walk, o);
@@ -699,9 +708,9 @@ void layer_backward(const LayerPass *pass, SaveMode mode, Place *grads)
     if (pass->group != NULL && pass->reshard) {
         fsdp_wait(pass->emitter, pass->group, ARG_GROUP, ARG_GROUP_TOKEN, TRUE, -1);
     }
-    if (pass->experts != NULL) {
+    if (pass->experts != NULL && pass->reshard) {
         fsdp_unshard(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN);
-    } else if (pass->next != NULL) {
+    } else if (pass->experts == NULL && pass->next != NULL) {
         fsdp_unshard(pass->emitter, pass->next, ARG_NEXT, ARG_NEXT_TOKEN);
     }
     if (mode == SAVE_NONE || mode == SAVE_SELECTED) {

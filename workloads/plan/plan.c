@@ -1,0 +1,581 @@
+#include "workloads/plan/plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "hw/timing.h"
+#include "sim/base/error.h"
+#include "sim/base/json-read.h"
+
+/* No plan needs more of anything that is counted; keeps products inside int64. */
+enum { COUNT_MAX = 1 << 24 };
+
+void plan_free(Plan *plan)
+{
+    if (plan == NULL) {
+        return;
+    }
+    g_free(plan->name);
+    model_free(plan->model);
+    cluster_free(plan->cluster);
+    g_clear_pointer(&plan->routing_order, g_array_unref);
+    json_decref(plan->routing_loads);
+    g_clear_pointer(&plan->warnings, g_ptr_array_unref);
+    g_free(plan);
+}
+
+/* A path of the plan, relative to the plan's own folder. */
+static char *plan_path(const char *base_dir, const char *path)
+{
+    if (g_path_is_absolute(path) || base_dir == NULL) {
+        return g_strdup(path);
+    }
+    return g_build_filename(base_dir, path, NULL);
+}
+
+static gboolean is_path(const char *text)
+{
+    return strchr(text, '/') != NULL || g_str_has_suffix(text, ".json");
+}
+
+static void plan_adopt_error(JsonObject *root, const char *key, GError *error)
+{
+    json_object_fail(root, key, "%s", error->message);
+    g_error_free(error);
+}
+
+static void read_model(Plan *plan, JsonObject *root, const char *base_dir)
+{
+    json_t *value = json_object_raw(root, "model");
+    GError *error = NULL;
+    if (json_is_string(value)) {
+        const char *text = json_string_value(value);
+        g_autofree char *path = is_path(text) ? plan_path(base_dir, text) : g_strdup(text);
+        plan->model = model_load(path, NULL, &error);
+    } else if (json_is_object(value) && json_object_get(value, "config") != NULL) {
+        JsonObject *object = json_object_child(root, "model");
+        const char *config = json_object_string(object, "config", NULL);
+        json_t *overrides = json_object_raw(object, "overrides");
+        g_autofree char *path = config != NULL && is_path(config) ? plan_path(base_dir, config) : g_strdup(config);
+        if (path != NULL) {
+            plan->model = model_load(path, overrides, &error);
+        }
+        json_object_end(object);
+    } else if (json_is_object(value)) {
+        plan->model = model_from_json(value, plan->name, NULL, &error);
+    } else {
+        json_object_fail(root, "model", "missing or not a name; give a preset (moesim model lists them), the path of a config.json, "
+                                        "or {\"config\": …, \"overrides\": {…}}");
+    }
+    if (error != NULL) {
+        plan_adopt_error(root, "model", error);
+    }
+}
+
+static void read_cluster(Plan *plan, JsonObject *root, const char *base_dir)
+{
+    JsonObject *object = json_object_child(root, "cluster");
+    GError *error = NULL;
+    if (object == NULL) {
+        json_object_fail(root, "cluster", "missing; give {\"preset\": \"h200-sxm\", \"nodes\": 16, \"gpus_per_node\": 8}");
+        return;
+    }
+    const char *preset = json_object_string(object, "preset", NULL);
+    const char *file = json_object_string(object, "file", NULL);
+    int64_t nodes = json_object_int(object, "nodes", 1, COUNT_MAX, 1);
+    int64_t gpus = json_object_int(object, "gpus_per_node", 1, 4096, 0);
+    if ((preset == NULL) == (file == NULL)) {
+        json_object_fail(object, NULL, "needs either \"preset\" or \"file\"");
+    }
+    gboolean ok = json_object_ok(object);
+    json_object_end(object);
+    if (!ok) {
+        return;
+    }
+    g_autofree char *path = preset != NULL ? g_strdup(preset) : plan_path(base_dir, file);
+    plan->cluster = cluster_load(path, nodes, gpus, &error);
+    if (error != NULL) {
+        plan_adopt_error(root, "cluster", error);
+    }
+}
+
+/* A degree that the program cannot lower yet must be left at 1. */
+static int64_t read_degree_of_one(JsonObject *object, const char *key)
+{
+    int64_t degree = json_object_int(object, key, 1, COUNT_MAX, 1);
+    if (degree != 1) {
+        json_object_fail(object, key, "%" G_GINT64_FORMAT " is not modelled yet; leave it at 1", degree);
+    }
+    return degree;
+}
+
+/* A field whose feature is not modelled yet: refused unless it has its neutral value. */
+static void refuse_number(JsonObject *object, const char *key, double neutral)
+{
+    double value = json_object_number(object, key, -1e18, 1e18, neutral);
+    if (value < neutral || value > neutral) {
+        json_object_fail(object, key, "%g is not modelled yet; leave it at %g", value, neutral);
+    }
+}
+
+static void refuse_choice(JsonObject *object, const char *key, const char *const *names, int n_names)
+{
+    int choice = json_object_choice(object, key, names, n_names, 0);
+    if (choice != 0) {
+        json_object_fail(object, key, "\"%s\" is not modelled yet; leave it at \"%s\"", names[choice], names[0]);
+    }
+}
+
+static void read_parallel(Plan *plan, JsonObject *root)
+{
+    static const char *const prefetches[] = {"implicit", "explicit"};
+    static const char *const shardings[] = {"fsdp", "zero1", "none"};
+    JsonObject *object = json_object_child(root, "parallel");
+    plan->dp_replicate = plan->ep = plan->etp = plan->tp = plan->cp = plan->pp = 1;
+    plan->dp_shard = -1;
+    plan->reshard_after_forward = TRUE;
+    if (object == NULL) {
+        return;
+    }
+    plan->dp_replicate = json_object_int(object, "dp_replicate", 1, COUNT_MAX, 1);
+    plan->dp_shard = json_object_int(object, "dp_shard", -1, COUNT_MAX, -1);
+    if (plan->dp_shard == 0) {
+        json_object_fail(object, "dp_shard", "0 is not a degree; use 1 for no sharding or -1 to fill the cluster");
+    }
+    plan->ep = json_object_int(object, "ep", 1, COUNT_MAX, 1);
+    plan->etp = read_degree_of_one(object, "etp");
+    plan->tp = read_degree_of_one(object, "tp");
+    plan->cp = read_degree_of_one(object, "cp");
+    plan->pp = read_degree_of_one(object, "pp");
+    if (json_object_has(object, "pipeline")) {
+        json_object_fail(object, "pipeline", "pipeline parallelism is not modelled yet; leave the field out");
+    }
+    refuse_choice(object, "sharding", shardings, G_N_ELEMENTS(shardings));
+    JsonObject *fsdp = json_object_child(object, "fsdp");
+    if (fsdp != NULL) {
+        plan->reshard_after_forward = json_object_bool(fsdp, "reshard_after_forward", TRUE);
+        plan->prefetch = (PlanPrefetch)json_object_choice(fsdp, "prefetch", prefetches, 2, PLAN_PREFETCH_IMPLICIT);
+        json_object_end(fsdp);
+    }
+    json_object_end(object);
+}
+
+/* Reads a list of names, or one name, into flags. */
+static void read_flags(JsonObject *object, const char *key, const char *const *names, int n_names, gboolean *ret_flags)
+{
+    json_t *value = json_object_raw(object, key);
+    size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    if (value == NULL || json_is_null(value)) {
+        return;
+    }
+    memset(ret_flags, 0, sizeof(gboolean) * (size_t)n_names);
+    for (size_t i = 0; i < n; i++) {
+        const char *text = json_string_value(json_is_array(value) ? json_array_get(value, i) : value);
+        int found = -1;
+        for (int k = 0; text != NULL && k < n_names; k++) {
+            found = strcmp(text, names[k]) == 0 ? k : found;
+        }
+        if (found < 0) {
+            const char *near = text != NULL ? error_nearest_name(text, names, (size_t)n_names) : NULL;
+            g_autofree char *all = g_strjoinv(", ", (char **)(void *)names);
+            json_object_fail(object, key, "\"%s\" is none of %s%s%s%s", text != NULL ? text : "(not a string)", all,
+                             near != NULL ? "; did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "");
+            return;
+        }
+        ret_flags[found] = TRUE;
+    }
+}
+
+static void read_lora(Plan *plan, JsonObject *workload)
+{
+    static const char *const targets[] = {"attention", "shared", "experts", NULL};
+    gboolean wanted[3] = {TRUE, TRUE, FALSE};
+    JsonObject *object = json_object_child(workload, "lora");
+    if (plan->mode != PLAN_LORA) {
+        if (object != NULL) {
+            json_object_fail(workload, "lora", "has no effect in this mode; set workload.mode to \"lora\" or leave it out");
+            json_object_end(object);
+        }
+        return;
+    }
+    plan->lora_rank = 16;
+    if (object != NULL) {
+        plan->lora_rank = json_object_int(object, "rank", 1, 65536, 16);
+        read_flags(object, "targets", targets, 3, wanted);
+        plan->lora_shared_a = json_object_bool(object, "shared_a", FALSE);
+        json_object_end(object);
+    }
+    plan->lora_attention = wanted[0];
+    plan->lora_shared = wanted[1];
+    plan->lora_experts = wanted[2];
+    if (!wanted[0] && !wanted[1] && !wanted[2]) {
+        json_object_fail(workload, "lora", "targets is empty: nothing would train; name attention, shared or experts");
+    }
+}
+
+static void read_order(Plan *plan, JsonObject *routing)
+{
+    static const char *const orders[] = {"shuffled", "sorted"};
+    json_t *value = json_object_raw(routing, "order");
+    if (!json_is_array(value)) {
+        plan->routing_sorted = json_object_choice(routing, "order", orders, 2, 0) == 1;
+        return;
+    }
+    plan->routing_order = g_array_new(FALSE, TRUE, sizeof(int64_t));
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        int64_t expert = json_is_integer(json_array_get(value, i)) ? json_integer_value(json_array_get(value, i)) : -1;
+        g_array_append_val(plan->routing_order, expert);
+    }
+}
+
+static void read_routing(Plan *plan, JsonObject *workload, const char *base_dir)
+{
+    static const char *const kinds[] = {"balanced", "zipf", "measured", "router"};
+    JsonObject *object = json_object_child(workload, "routing");
+    plan->routing_seed = 1;
+    if (object == NULL) {
+        return;
+    }
+    plan->routing = (PlanRouting)json_object_choice(object, "kind", kinds, 4, PLAN_ROUTING_BALANCED);
+    if (plan->routing == PLAN_ROUTING_ROUTER) {
+        json_object_fail(object, "kind", "\"router\" is not modelled yet; use balanced, zipf or measured");
+    }
+    if (plan->routing == PLAN_ROUTING_ZIPF) {
+        plan->routing_exponent = json_object_number(object, "exponent", 0, 100, 0.5);
+        read_order(plan, object);
+    } else if (json_object_has(object, "exponent")) {
+        json_object_fail(object, "exponent", "has no effect unless kind is \"zipf\"");
+    }
+    const char *load_file = json_object_string(object, "load_file", NULL);
+    if (plan->routing == PLAN_ROUTING_MEASURED && load_file == NULL) {
+        json_object_fail(object, "load_file", "missing; kind \"measured\" reads tokens per expert from it");
+    } else if (plan->routing != PLAN_ROUTING_MEASURED && load_file != NULL) {
+        json_object_fail(object, "load_file", "has no effect unless kind is \"measured\"");
+    } else if (load_file != NULL) {
+        GError *error = NULL;
+        g_autofree char *path = plan_path(base_dir, load_file);
+        g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, &error);
+        if (doc == NULL) {
+            plan_adopt_error(object, "load_file", error);
+        } else {
+            plan->routing_loads = json_incref(json_doc_root(doc));
+        }
+    }
+    plan->routing_seed = (uint64_t)json_object_int(object, "seed", 0, G_MAXINT64, 1);
+    json_object_end(object);
+}
+
+static void read_workload(Plan *plan, JsonObject *root, const char *base_dir)
+{
+    static const char *const modes[] = {"pretrain", "finetune", "lora"};
+    JsonObject *object = json_object_child(root, "workload");
+    plan->seq_len = 4096;
+    plan->micro_batch = 1;
+    plan->global_batch = 0;
+    plan->routing_seed = 1;
+    if (object == NULL) {
+        return;
+    }
+    plan->mode = (PlanMode)json_object_choice(object, "mode", modes, 3, PLAN_PRETRAIN);
+    plan->seq_len = json_object_int(object, "seq_len", 1, 1 << 26, 4096);
+    plan->micro_batch = json_object_int(object, "micro_batch", 1, COUNT_MAX, 1);
+    plan->global_batch = json_object_int(object, "global_batch", 1, 1 << 30, 0);
+    read_lora(plan, object);
+    read_routing(plan, object, base_dir);
+    refuse_number(object, "image_tokens", 0);
+    json_object_end(object);
+}
+
+static void read_moe(JsonObject *root)
+{
+    static const char *const drops[] = {"position", "probability"};
+    static const char *const dispatches[] = {"all_to_all", "all_gather", "deepep"};
+    static const char *const balances[] = {"none", "aux_loss", "bias", "quantile"};
+    static const char *const placements[] = {"linear", "eplb"};
+    JsonObject *object = json_object_child(root, "moe");
+    if (object == NULL) {
+        return;
+    }
+    refuse_number(object, "capacity_factor", 0);
+    refuse_choice(object, "drop", drops, 2);
+    refuse_choice(object, "dispatch", dispatches, 3);
+    refuse_number(object, "overlap_chunks", 1);
+    refuse_choice(object, "balance", balances, 4);
+    refuse_number(object, "redundant_experts", 0);
+    refuse_choice(object, "placement", placements, 2);
+    json_object_end(object);
+}
+
+static void read_memory(Plan *plan, JsonObject *root)
+{
+    static const char *const recomputes[] = {"none", "full", "selective"};
+    static const char *const keeps[] = {"matmul", "grouped_matmul", "attention", "all_to_all", NULL};
+    gboolean keep[4] = {TRUE, TRUE, TRUE, TRUE};
+    JsonObject *object = json_object_child(root, "memory");
+    if (object == NULL) {
+        return;
+    }
+    plan->recompute = (PlanRecompute)json_object_choice(object, "recompute", recomputes, 3, PLAN_RECOMPUTE_NONE);
+    if (plan->recompute == PLAN_RECOMPUTE_SELECTIVE) {
+        read_flags(object, "keep", keeps, 4, keep);
+        for (int i = 0; i < 4; i++) {
+            plan->keep[OP_KEEP_MATMUL + i] = keep[i];
+        }
+    } else if (json_object_has(object, "keep")) {
+        json_object_fail(object, "keep", "has no effect unless memory.recompute is \"selective\"");
+    }
+    if (json_object_has(object, "cache")) {
+        json_object_fail(object, "cache", "tiered caching is not modelled yet; leave the field out");
+    }
+    refuse_number(object, "offload_fraction", 0);
+    json_object_end(object);
+}
+
+static void read_loss(Plan *plan, JsonObject *root)
+{
+    JsonObject *object = json_object_child(root, "loss");
+    if (object == NULL) {
+        return;
+    }
+    plan->seq_chunk = json_object_int(object, "seq_chunk", 0, G_MAXINT32, 0);
+    plan->vocab_chunk = json_object_int(object, "vocab_chunk", 0, G_MAXINT32, 0);
+    json_object_end(object);
+}
+
+static void read_optimizer(Plan *plan, JsonObject *root)
+{
+    static const char *const kinds[] = {"adamw", "muon"};
+    static const char *const moments[] = {"fp32", "bf16", "int8"};
+    static const Dtype moment_types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_INT8};
+    JsonObject *object = json_object_child(root, "optimizer");
+    plan->moments = DTYPE_FP32;
+    if (object == NULL) {
+        return;
+    }
+    refuse_choice(object, "kind", kinds, 2);
+    plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, 0)];
+    json_object_end(object);
+}
+
+static void read_precision(Plan *plan, JsonObject *root)
+{
+    static const char *const stored[] = {"fp32", "bf16"};
+    static const Dtype stored_types[] = {DTYPE_FP32, DTYPE_BF16};
+    static const char *const computes[] = {"bf16"};
+    static const char *const gemms[] = {"bf16", "fp8"};
+    JsonObject *object = json_object_child(root, "precision");
+    plan->parameters = plan->mode == PLAN_LORA ? DTYPE_BF16 : DTYPE_FP32;
+    plan->reduce = DTYPE_FP32;
+    plan->compute = plan->gemm = DTYPE_BF16;
+    if (object == NULL) {
+        return;
+    }
+    plan->parameters = stored_types[json_object_choice(object, "parameters", stored, 2, plan->mode == PLAN_LORA)];
+    (void)json_object_choice(object, "compute", computes, 1, 0);
+    plan->reduce = stored_types[json_object_choice(object, "reduce", stored, 2, 0)];
+    refuse_choice(object, "gemm", gemms, 2);
+    json_object_end(object);
+}
+
+static void set_all_eager(Plan *plan, gboolean eager)
+{
+    for (int i = 0; i < N_OPS; i++) {
+        plan->eager[i] = eager;
+    }
+}
+
+static void read_kernels(Plan *plan, JsonObject *root)
+{
+    static const char *const modes[] = {"fused", "eager"};
+    json_t *value = json_object_raw(root, "kernels");
+    if (value == NULL || json_is_string(value)) {
+        set_all_eager(plan, json_object_choice(root, "kernels", modes, 2, 0) == 1);
+        return;
+    }
+    JsonObject *object = json_object_child(root, "kernels");
+    if (object == NULL) {
+        return;
+    }
+    set_all_eager(plan, json_object_choice(object, "default", modes, 2, 0) == 1);
+    for (int i = 0; i < N_OPS; i++) {
+        const char *id = op_class((OpKind)i)->id;
+        if (json_object_has(object, id)) {
+            plan->eager[i] = json_object_choice(object, id, modes, 2, 0) == 1;
+        }
+    }
+    json_object_end(object);
+}
+
+static void check_ranks(Plan *plan, JsonObject *root)
+{
+    int64_t n_ranks = plan->cluster->n_ranks;
+    int64_t others = plan->dp_replicate * plan->tp * plan->cp * plan->pp;
+    if (plan->dp_shard < 0) {
+        if (n_ranks % others != 0) {
+            json_object_fail(root, "parallel", "dp_replicate %" G_GINT64_FORMAT " does not divide the %" G_GINT64_FORMAT " ranks",
+                             plan->dp_replicate, n_ranks);
+            return;
+        }
+        plan->dp_shard = n_ranks / others;
+    }
+    if (others > n_ranks || plan->dp_shard > n_ranks || plan->dp_shard * others != n_ranks) {
+        json_object_fail(root, "parallel",
+                         "dp_replicate %" G_GINT64_FORMAT " x dp_shard %" G_GINT64_FORMAT " make %" G_GINT64_FORMAT
+                         " ranks, the cluster has %" G_GINT64_FORMAT "; set dp_shard to -1 to fill it",
+                         plan->dp_replicate, plan->dp_shard, plan->dp_shard * others, n_ranks);
+    }
+}
+
+/* The legal degree nearest to the one asked for: divides both numbers. */
+static int64_t nearest_divisor(int64_t wanted, int64_t a, int64_t b)
+{
+    int64_t best = 1;
+    for (int64_t d = 1; d <= a; d++) {
+        gboolean nearer = ABS(d - wanted) < ABS(best - wanted);
+        if (a % d == 0 && b % d == 0 && nearer) {
+            best = d;
+        }
+    }
+    return best;
+}
+
+static void check_experts(Plan *plan, JsonObject *root)
+{
+    int64_t ranks = plan->dp_shard * plan->cp * plan->tp;
+    int64_t experts = plan->model->n_experts;
+    if (plan->ep > 1 && experts == 0) {
+        json_object_fail(root, "parallel", "ep %" G_GINT64_FORMAT " needs a model with experts; %s has none, use 1", plan->ep,
+                         plan->model->name);
+        return;
+    }
+    if (ranks % (plan->ep * plan->etp) != 0) {
+        json_object_fail(root, "parallel",
+                         "ep %" G_GINT64_FORMAT " does not divide dp_shard x cp x tp = %" G_GINT64_FORMAT
+                         "; the nearest legal ep is %" G_GINT64_FORMAT,
+                         plan->ep, ranks, nearest_divisor(plan->ep, ranks, MAX(experts, 1)));
+        return;
+    }
+    if (experts % plan->ep != 0) {
+        json_object_fail(root, "parallel",
+                         "ep %" G_GINT64_FORMAT " does not divide the model's %" G_GINT64_FORMAT
+                         " experts; the nearest legal ep is %" G_GINT64_FORMAT,
+                         plan->ep, experts, nearest_divisor(plan->ep, experts, ranks));
+        return;
+    }
+    plan->efsdp = ranks / (plan->ep * plan->etp);
+}
+
+static void check_batch(Plan *plan, JsonObject *root)
+{
+    int64_t replicas = plan->dp_replicate * plan->dp_shard;
+    int64_t per_pass = plan->micro_batch * replicas;
+    if (plan->global_batch == 0) {
+        plan->global_batch = per_pass;
+    }
+    if (plan->global_batch % per_pass != 0) {
+        json_object_fail(root, "workload",
+                         "global_batch %" G_GINT64_FORMAT " is no multiple of micro_batch %" G_GINT64_FORMAT
+                         " x data-parallel degree %" G_GINT64_FORMAT " = %" G_GINT64_FORMAT "; the nearest is %" G_GINT64_FORMAT,
+                         plan->global_batch, plan->micro_batch, replicas, per_pass,
+                         MAX(per_pass, (plan->global_batch + per_pass / 2) / per_pass * per_pass));
+        return;
+    }
+    plan->n_micro_batches = plan->global_batch / per_pass;
+    int64_t tokens;
+    if (!quantity_mul(plan->seq_len, plan->micro_batch, &tokens) || tokens > (int64_t)1 << 31) {
+        json_object_fail(root, "workload", "seq_len x micro_batch exceeds 2^31 tokens per rank; lower one of them");
+    }
+}
+
+static void check_routing(Plan *plan, JsonObject *root)
+{
+    if (plan->routing != PLAN_ROUTING_BALANCED && plan->model->n_experts == 0) {
+        json_object_fail(root, "workload", "routing has no effect: %s has no experts; leave it out", plan->model->name);
+    }
+    if (plan->routing_order != NULL) {
+        int64_t n = plan->model->n_experts;
+        g_autofree gboolean *seen = g_new0(gboolean, n + 1);
+        gboolean ok = (int64_t)plan->routing_order->len == n;
+        for (guint i = 0; ok && i < plan->routing_order->len; i++) {
+            int64_t expert = g_array_index(plan->routing_order, int64_t, i);
+            ok = expert >= 0 && expert < n && !seen[expert];
+            if (ok) {
+                seen[expert] = TRUE;
+            }
+        }
+        if (!ok) {
+            json_object_fail(root, "workload", "routing.order must hold each of the %" G_GINT64_FORMAT " experts once", n);
+        }
+    }
+}
+
+static void check_lora(Plan *plan, JsonObject *root)
+{
+    if (plan->mode == PLAN_LORA && plan->lora_experts && plan->model->n_experts == 0) {
+        json_object_fail(root, "workload", "lora.targets names experts, but %s has none", plan->model->name);
+    }
+}
+
+static void plan_check(Plan *plan, JsonObject *root)
+{
+    if (!timing_supports(plan->cluster->device, plan->compute)) {
+        json_object_fail(root, "precision", "%s has no %s peak in its descriptor", plan->cluster->device->name,
+                         dtype_name(plan->compute));
+        return;
+    }
+    check_ranks(plan, root);
+    if (json_object_ok(root)) {
+        check_experts(plan, root);
+        check_batch(plan, root);
+        check_routing(plan, root);
+        check_lora(plan, root);
+    }
+}
+
+static void plan_read(Plan *plan, JsonObject *root, const char *base_dir)
+{
+    (void)json_object_string(root, "$schema", NULL);
+    (void)json_object_string(root, "_note", NULL);
+    read_model(plan, root, base_dir);
+    read_cluster(plan, root, base_dir);
+    read_parallel(plan, root);
+    read_workload(plan, root, base_dir);
+    read_moe(root);
+    read_memory(plan, root);
+    read_loss(plan, root);
+    read_optimizer(plan, root);
+    read_precision(plan, root);
+    read_kernels(plan, root);
+    if (json_object_ok(root)) {
+        plan_check(plan, root);
+    }
+}
+
+static Plan *plan_from_doc(JsonDoc *doc, const char *base_dir, GError **error)
+{
+    g_autoptr(Plan) plan = g_new0(Plan, 1);
+    JsonObject *root = json_doc_open(doc, error);
+    if (root == NULL) {
+        return NULL;
+    }
+    plan->name = g_strdup(json_doc_name(doc));
+    plan->warnings = g_ptr_array_new_with_free_func(g_free);
+    plan_read(plan, root, base_dir);
+    if (!json_object_close(root, FALSE, error)) {
+        return NULL;
+    }
+    return g_steal_pointer(&plan);
+}
+
+Plan *plan_load(const char *path, GError **error)
+{
+    g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, error);
+    g_autofree char *base_dir = g_path_get_dirname(path);
+    return doc != NULL ? plan_from_doc(doc, base_dir, error) : NULL;
+}
+
+Plan *plan_from_json(json_t *value, const char *name, const char *base_dir, GError **error)
+{
+    g_autoptr(JsonDoc) doc = json_doc_from_value(value, name);
+    return plan_from_doc(doc, base_dir, error);
+}
