@@ -54,9 +54,9 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
     const Device *device = emitter->device;
     Evidence evidence = EVIDENCE_ASSUMED;
     SimTime one_ns = timing_work_ns(device, work, emitter->regime, &evidence);
-    SimTime op_ns = emitter->is_backward ? device->backward_op_ns : device->eager_op_ns;
-    double bytes = (double)(work->read_bytes + work->write_bytes);
-    double alone = bytes / ((double)one_ns * 1e-9 * device->hbm_bytes_per_s);
+    SimTime op_ns = label == LABEL_OPTIMIZER ? device->optimizer_launch_ns
+                    : emitter->is_backward   ? device->backward_op_ns
+                                             : device->eager_op_ns;
     if (emitter->is_selective && !emitter->is_backward) {
         op_ns += device->selective_op_ns;
     }
@@ -67,7 +67,7 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
     instr->device_ns = one_ns * work->n_launches;
     instr->host_ns = op_ns * work->n_launches;
     instr->flops = work->flops * work->n_launches;
-    instr->hbm_frac = (float)CLAMP(alone, 0, 1);
+    instr->share = stream != STREAM_COMPUTE ? SHARE_SIDE : work_law_group(work->law) == WORK_GROUP_COMPUTE ? SHARE_DENSE : SHARE_STREAM;
     instr->evidence = (guint8)evidence;
 }
 
@@ -104,5 +104,6 @@ void emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind
     instr->host_ns = emitter->device->eager_op_ns;
     instr->n_launches = 1;
     instr->label = LABEL_COLLECTIVE;
+    instr->share = SHARE_COMM;
     instr->evidence = (guint8)evidence;
 }

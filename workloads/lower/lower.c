@@ -849,15 +849,20 @@ static void each_group(Lowering *lowering, void (*visit)(Lowering *lowering, con
     }
 }
 
-static void collect_shards(Lowering *lowering, const GroupSite *site, void *data)
+static OptimPiece optim_piece(const Plan *plan, const GraphParam *param)
 {
-    GArray *numels = data;
+    return (OptimPiece){.numel = fsdp_shard_numel(plan, param), .param = plan->parameters};
+}
+
+static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data)
+{
+    GArray *pieces = data;
     for (guint i = 0; i < site->group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
         const GraphParam *param = graph_param(entry->graph, entry->param);
         if (param->trainable) {
-            int64_t numel = fsdp_shard_numel(lowering->plan, param);
-            g_array_append_val(numels, numel);
+            OptimPiece piece = optim_piece(lowering->plan, param);
+            g_array_append_val(pieces, piece);
         }
     }
 }
@@ -876,16 +881,17 @@ static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *da
 static void lower_optimizer(Lowering *lowering)
 {
     const Plan *plan = lowering->plan;
-    g_autoptr(GArray) numels = g_array_new(FALSE, TRUE, sizeof(int64_t));
-    OpCost cost = {0};
-    each_group(lowering, collect_shards, numels);
+    const OptimClass *class = optim_class(OPTIM_adamw);
+    g_autoptr(GArray) pieces = g_array_new(FALSE, TRUE, sizeof(OptimPiece));
+    g_autoptr(GArray) works = g_array_new(FALSE, TRUE, sizeof(Work));
+    each_group(lowering, collect_pieces, pieces);
+    class->cost((const OptimPiece *)(void *)pieces->data, (int)pieces->len, plan->moments, works);
     int segment = start_segment(lowering, NULL, "optimizer", NULL);
     Emitter *emitter = &lowering->emitter;
     emitter->phase = PHASE_OPTIMIZER;
     emitter->is_backward = FALSE;
-    optim_step_cost(OPTIM_adamw, (const int64_t *)(void *)numels->data, numels->len, plan->parameters, plan->moments, &cost);
-    for (int i = 0; i < cost.n_works; i++) {
-        emit_work(emitter, STREAM_COMPUTE, &cost.works[i], LABEL_OPTIMIZER, -1);
+    for (guint i = 0; i < works->len; i++) {
+        emit_work(emitter, STREAM_COMPUTE, &g_array_index(works, Work, i), LABEL_OPTIMIZER, -1);
     }
     emit(emitter, INSTR_MARK, STREAM_COMPUTE);
     add_call(lowering, segment, -1, 0);
@@ -898,7 +904,14 @@ static void add_static(Lowering *lowering, const GroupSite *site, void *data)
     int64_t *bytes = lowering->program->static_bytes;
     (void)data;
     bytes[MEM_PARAMETERS] += dtype_bytes(plan->parameters, site->group->shard_numel);
-    bytes[MEM_OPTIMIZER] += optim_state_bytes(OPTIM_adamw, plan->moments, site->group->trainable_shard_numel);
+    for (guint i = 0; i < site->group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
+        const GraphParam *param = graph_param(entry->graph, entry->param);
+        if (param->trainable) {
+            OptimPiece piece = optim_piece(plan, param);
+            bytes[MEM_OPTIMIZER] += optim_class(OPTIM_adamw)->state_bytes(&piece, plan->moments);
+        }
+    }
 }
 
 static void add_buffers(int64_t *ret_bytes, const Graph *graph)

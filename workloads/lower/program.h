@@ -50,6 +50,16 @@ typedef enum InstrKind {
 
 typedef enum Phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_BACKWARD, PHASE_OPTIMIZER, N_PHASES } Phase;
 
+/* How kernels that run at once slow each other down. */
+typedef enum ShareClass {
+    SHARE_DENSE,      /* tensor-core work */
+    SHARE_STREAM,     /* memory-bound kernels of the compute stream */
+    SHARE_COMM,       /* collectives */
+    SHARE_SIDE,       /* copies and casts beside the compute stream */
+    SHARE_HOST_COPY,  /* between host and device */
+    N_SHARE_CLASSES
+} ShareClass;
+
 /* Who takes part in a collective. */
 typedef enum GroupKind {
     GROUP_DENSE,   /* FSDP of dense parameters: dp_shard x cp ranks */
@@ -99,7 +109,7 @@ typedef struct Instr {
     gint32 label;
     gint32 op;     /* operator of the segment's graph, or -1 */
     gint32 n_launches;
-    float hbm_frac;    /* COMPUTE: share of the memory bandwidth that it uses while it runs alone */
+    guint8 share;      /* COMPUTE, COLLECTIVE: ShareClass */
     SimTime device_ns; /* COMPUTE, COLLECTIVE: duration alone on device and network */
     SimTime host_ns;   /* host time to issue it */
     int64_t bytes;     /* ALLOC: size; COLLECTIVE: whole tensor per rank */

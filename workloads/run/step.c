@@ -1,0 +1,265 @@
+#include "workloads/run/step.h"
+
+#include "sim/des/engine.h"
+#include "sim/des/share.h"
+#include "sim/des/span.h"
+#include "sim/des/stream.h"
+
+/* The host of one class: where it is in the program. */
+typedef struct Host {
+    const Program *program;
+    guint call, instr;
+    SimTime now_ns;
+    int first_stream;
+    int *tokens; /* by program token: the latest record, or -1 */
+    gboolean waits;
+} Host;
+
+typedef struct Step {
+    const Device *device;
+    SimEngine *engine;
+    Streams *streams;
+    Host *hosts;
+    int64_t n_classes;
+    int groups[N_GROUP_KINDS][N_STREAMS]; /* rendezvous of all classes; -1 = a class alone */
+    SpanLog *log;                         /* observed class */
+    StepTimes *times;
+    SimTime mark_ns; /* end of the phase before */
+    gboolean ok;
+} Step;
+
+/* Tags of stream items: what a callback is for. */
+enum { TAG_WORK, TAG_SYNC, TAG_MARK };
+
+static uint64_t tag_of(int what, int64_t value)
+{
+    return (uint64_t)value << 2 | (uint64_t)what;
+}
+
+/*
+ * Rates of kernels that run at once. Tensor-core work gives up what a communication kernel's SMs and bandwidth take
+ * (measured, collectives_2gpu.csv overlap rows); memory-bound kernels share the memory's bandwidth with copies beside
+ * them; a host copy moves far less than the memory can and disturbs nothing that was measured (op_overlap.csv).
+ */
+static double share_rate(const void *data, guint32 running, int cls)
+{
+    const Device *device = data;
+    gboolean comm = running >> SHARE_COMM & 1u, side = running >> SHARE_SIDE & 1u, stream = running >> SHARE_STREAM & 1u;
+    gboolean dense = running >> SHARE_DENSE & 1u;
+    double rate = 1;
+    switch ((ShareClass)cls) {
+    case SHARE_DENSE:
+        rate = (comm ? device->compute_rate_under_comm : 1) * (side ? device->compute_rate_under_comm : 1) *
+               (running >> SHARE_HOST_COPY & 1u ? device->compute_rate_under_copy : 1);
+        break;
+    case SHARE_STREAM:
+        rate = (comm ? device->compute_rate_under_comm : 1) * (side ? 0.5 : 1);
+        break;
+    case SHARE_SIDE:
+        rate = stream || dense ? 0.5 : 1;
+        break;
+    case SHARE_COMM:
+    case SHARE_HOST_COPY:
+    case N_SHARE_CLASSES:
+    default:
+        break;
+    }
+    return rate;
+}
+
+static void push_compute(Step *step, Host *host, const Instr *instr)
+{
+    SimTime one_host = instr->host_ns / instr->n_launches, one_device = instr->device_ns / instr->n_launches;
+    SimTime first = host->now_ns + one_host;
+    SimTime last = host->now_ns + instr->host_ns;
+    StreamWork work = {.duration_ns = instr->device_ns,
+                       .not_before_ns = MAX(first, last + one_device - instr->device_ns),
+                       .cls = instr->share,
+                       .tag = tag_of(TAG_WORK, (int64_t)instr->label)};
+    host->now_ns = last;
+    if (instr->kind == INSTR_COLLECTIVE && step->groups[instr->group][instr->stream] >= 0) {
+        streams_push_join(step->streams, host->first_stream + instr->stream, step->groups[instr->group][instr->stream],
+                          (guint32)instr->coll, &work);
+    } else {
+        streams_push_work(step->streams, host->first_stream + instr->stream, &work);
+    }
+}
+
+/* What the observed class did, by name. */
+static void note(Step *step, const Instr *instr)
+{
+    StepTimes *times = step->times;
+    times->launches[instr->label] += instr->n_launches;
+    times->flops[instr->label] += instr->flops;
+    times->busy_ns[instr->label] += instr->device_ns;
+    times->evidence_ns[instr->evidence] += instr->device_ns;
+    if (instr->phase == PHASE_RECOMPUTE) {
+        times->recomputed_flops += instr->flops;
+    }
+    if (instr->kind == INSTR_COLLECTIVE) {
+        times->coll_ns[instr->group][instr->coll] += instr->device_ns;
+        times->coll_count[instr->group][instr->coll]++;
+        times->coll_bytes[instr->group][instr->coll] += instr->bytes;
+    }
+}
+
+/* Issues one instruction; FALSE when the host has to wait for the device. */
+static gboolean host_issue(Step *step, Host *host, const Call *call, const Instr *instr)
+{
+    int stream = host->first_stream + instr->stream;
+    gint32 token;
+    switch ((InstrKind)instr->kind) {
+    case INSTR_COMPUTE:
+    case INSTR_COLLECTIVE:
+        if (host == step->hosts) {
+            note(step, instr);
+        }
+        push_compute(step, host, instr);
+        return TRUE;
+    case INSTR_RECORD:
+        token = program_resolve(call, instr->place);
+        host->tokens[token] = streams_add_tokens(step->streams, 1);
+        streams_push_record(step->streams, stream, host->tokens[token]);
+        return TRUE;
+    case INSTR_WAIT:
+        token = program_resolve(call, instr->place);
+        if (host->tokens[token] >= 0) {
+            streams_push_wait(step->streams, stream, host->tokens[token]);
+        }
+        return TRUE;
+    case INSTR_HOST:
+        host->now_ns += instr->host_ns;
+        return TRUE;
+    case INSTR_HOST_SYNC:
+        streams_push_call(step->streams, stream, tag_of(TAG_SYNC, instr->host_ns));
+        return FALSE;
+    case INSTR_MARK:
+        streams_push_call(step->streams, stream, tag_of(TAG_MARK, instr->phase));
+        return TRUE;
+    case INSTR_ALLOC:
+    case INSTR_FREE:
+    case INSTR_MOVE:
+    default:
+        return TRUE;
+    }
+}
+
+/* The host goes on until it has to wait or has issued everything. */
+static void host_run(Step *step, Host *host)
+{
+    const GArray *calls = host->program->calls;
+    host->waits = FALSE;
+    while (!host->waits && host->call < calls->len) {
+        const Call *call = &g_array_index(calls, Call, host->call);
+        const GArray *instrs = program_segment(host->program, call->segment)->instrs;
+        while (!host->waits && host->instr < instrs->len) {
+            const Instr *instr = &g_array_index(instrs, Instr, host->instr++);
+            host->waits = !host_issue(step, host, call, instr);
+        }
+        if (host->instr == instrs->len) {
+            host->instr = 0;
+            host->call++;
+        }
+    }
+}
+
+static void on_done(void *self, int stream, uint64_t tag, SimTime start_ns, SimTime end_ns)
+{
+    Step *step = self;
+    int64_t class = stream / N_STREAMS;
+    Host *host = &step->hosts[class];
+    int what = (int)(tag & 3);
+    int64_t value = (int64_t)(tag >> 2);
+    if (what == TAG_WORK && class == 0 && end_ns > start_ns) {
+        Span span = {start_ns, end_ns, (uint64_t)value, stream};
+        span_log_add(step->log, &span);
+    } else if (what == TAG_SYNC) {
+        host->now_ns = MAX(host->now_ns, end_ns) + value;
+        host_run(step, host);
+    } else if (what == TAG_MARK && class == 0) {
+        step->times->phase_ns[value] += end_ns - step->mark_ns;
+        step->mark_ns = end_ns;
+    }
+}
+
+static gboolean is_compute_lane(const void *data, int lane)
+{
+    (void)data;
+    return lane == STREAM_COMPUTE;
+}
+
+static gboolean is_comm_lane(const void *data, int lane)
+{
+    (void)data;
+    return lane == STREAM_GATHER || lane == STREAM_REDUCE || lane == STREAM_ALL_TO_ALL;
+}
+
+static gboolean is_any_lane(const void *data, int lane)
+{
+    (void)data;
+    (void)lane;
+    return TRUE;
+}
+
+static void step_build(Step *step, Program *const *programs, const ShareLaw *law)
+{
+    static const char *const names[N_STREAMS] = {"compute", "gather-in", "gather", "reduce", "all-to-all", "copy"};
+    for (int64_t c = 0; c < step->n_classes; c++) {
+        Host *host = &step->hosts[c];
+        int device = streams_add_device(step->streams, law);
+        host->program = programs[c];
+        host->first_stream = (int)c * N_STREAMS;
+        host->tokens = g_new(int, programs[c]->n_tokens);
+        for (int t = 0; t < programs[c]->n_tokens; t++) {
+            host->tokens[t] = -1;
+        }
+        for (int s = 0; s < N_STREAMS; s++) {
+            g_autofree char *name = g_strdup_printf("class %d %s", (int)c, names[s]);
+            int stream = streams_add(step->streams, name, device);
+            g_assert(stream == host->first_stream + s);
+        }
+    }
+    for (int g = 0; g < N_GROUP_KINDS; g++) {
+        gboolean meets = step->n_classes > 1 && (g == GROUP_DENSE || g == GROUP_EP);
+        for (int s = 0; s < N_STREAMS; s++) {
+            step->groups[g][s] = meets ? streams_add_group(step->streams, (int)step->n_classes) : -1;
+        }
+    }
+}
+
+static void step_finish(Step *step)
+{
+    StepTimes *times = step->times;
+    times->step_ns = step->mark_ns;
+    times->exposed_comm_ns = span_log_exposed_ns(step->log, is_comm_lane, is_compute_lane, NULL);
+    times->exposed_host_ns = MAX(0, times->step_ns - span_log_busy_ns(step->log, is_any_lane, NULL));
+    times->n_events = sim_engine_n_events(step->engine);
+}
+
+gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
+{
+    Step step = {.device = plan->cluster->device, .n_classes = n_classes, .times = ret_times};
+    StreamCallbacks callbacks = {.done = on_done, .self = &step};
+    g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, step.device);
+    g_autoptr(SimEngine) engine = sim_engine_new();
+    g_autoptr(SpanLog) log = span_log_new();
+    g_autoptr(Streams) streams = streams_new(engine, &callbacks);
+    g_autofree Host *hosts = g_new0(Host, n_classes);
+    *ret_times = (StepTimes){0};
+    step.engine = engine;
+    step.streams = streams;
+    step.log = log;
+    step.hosts = hosts;
+    step_build(&step, programs, law);
+    for (int64_t c = 0; c < n_classes; c++) {
+        host_run(&step, &hosts[c]);
+    }
+    gboolean ok = sim_engine_run(engine, error);
+    if (ok) {
+        step_finish(&step);
+    }
+    for (int64_t c = 0; c < n_classes; c++) {
+        g_free(hosts[c].tokens);
+    }
+    return ok;
+}
