@@ -73,7 +73,7 @@ ModelGraph *lower_graphs(const Plan *plan)
 
 int64_t lower_n_classes(const Plan *plan, const Routing *routing)
 {
-    return plan->ep > 1 && !routing_is_even(routing) ? plan->ep : 1;
+    return plan->ep > 1 && routing != NULL ? plan->ep : 1;
 }
 
 static gint32 take_buffers(Lowering *lowering, int n)
@@ -163,18 +163,50 @@ static void place_layers(Lowering *lowering)
     }
 }
 
-/* Time of the exchanges of one layer: the busiest rank's, as all wait for it. */
-static AllToAll price_exchange(const Lowering *lowering, int64_t layer, int64_t width, Dtype dtype)
+/* Rows that a rank exchanges in one layer. */
+typedef struct Traffic {
+    int64_t sent, inside, outside, self;
+} Traffic;
+
+/* The busiest rank's traffic: rows it keeps, and rows that it sends or receives, whichever is more. */
+static Traffic busiest_traffic(const Lowering *lowering, int table, int64_t per_domain)
 {
     const Plan *plan = lowering->plan;
+    int64_t slots = plan->seq_len * plan->micro_batch * plan->model->top_k;
+    Traffic busiest = {.sent = slots};
+    if (lowering->routing == NULL) {
+        busiest.self = slots / plan->ep;
+        busiest.inside = slots / plan->ep * (per_domain - 1);
+        busiest.outside = slots - busiest.self - busiest.inside;
+        return busiest;
+    }
+    for (int64_t r = 0; r < plan->ep; r++) {
+        int64_t moved[2][2] = {{0, 0}, {0, 0}}; /* [sent, received][inside, outside the domain] */
+        for (int64_t peer = 0; peer < plan->ep; peer++) {
+            gboolean outside = peer / per_domain != r / per_domain;
+            moved[0][outside] += peer != r ? routing_send_rows(lowering->routing, table, r, peer) : 0;
+            moved[1][outside] += peer != r ? routing_send_rows(lowering->routing, table, peer, r) : 0;
+        }
+        busiest.inside = MAX(busiest.inside, MAX(moved[0][0], moved[1][0]));
+        busiest.outside = MAX(busiest.outside, MAX(moved[0][1], moved[1][1]));
+        busiest.self = MAX(busiest.self, routing_send_rows(lowering->routing, table, r, r));
+    }
+    return busiest;
+}
+
+/* Time of the exchanges of one layer: the busiest rank's, as all wait for it. */
+static AllToAll price_exchange(const Lowering *lowering, int table)
+{
+    const Plan *plan = lowering->plan;
+    const Model *model = plan->model;
     CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
     AllToAll exchange = {0};
-    RoutingTraffic traffic = routing_traffic(lowering->routing, layer, group.per_domain);
-    int64_t row = dtype_bytes(dtype, width);
-    exchange.bytes = traffic.sent_rows * row;
-    exchange.rows_ns = coll_all_to_all_ns(plan->cluster, &group, traffic.domain_rows * row, traffic.outside_rows * row,
-                                          traffic.self_rows * row, &exchange.evidence);
-    exchange.counts_ns = coll_ns(plan->cluster, COLL_all_to_all, &group, plan->model->n_experts * 8, NULL);
+    Traffic traffic = busiest_traffic(lowering, table, group.per_domain);
+    int64_t row = dtype_bytes(plan->compute, model->latent_width > 0 ? model->latent_width : model->hidden);
+    exchange.bytes = traffic.sent * row;
+    exchange.rows_ns = coll_all_to_all_ns(plan->cluster, &group, traffic.inside * row, traffic.outside * row, traffic.self * row,
+                                          &exchange.evidence);
+    exchange.counts_ns = coll_ns(plan->cluster, COLL_all_to_all, &group, model->n_experts * 8, NULL);
     return exchange;
 }
 
@@ -194,18 +226,24 @@ static void count_rows(Lowering *lowering)
     lowering->rows = g_new0(RowCounts, model->n_layers);
     lowering->exchanges = g_new0(AllToAll, model->n_layers);
     lowering->loads = g_new0(gint32, model->n_layers);
-    int64_t width = model->latent_width > 0 ? model->latent_width : model->hidden;
+    int64_t moe_layer = 0;
     for (int64_t i = 0; i < model->n_layers; i++) {
         lowering->rows[i] = base;
         if (model->layers[i].ffn != FFN_MOE) {
             continue;
         }
-        lowering->loads[i] = routing_load_id(lowering->routing, i);
-        lowering->rows[i].local_expert_rows =
-            routing_expert_rows(lowering->routing, i, lowering->ep_rank, &lowering->rows[i].rows[ROWS_RECEIVED]);
-        if (plan->ep > 1) {
-            lowering->exchanges[i] = price_exchange(lowering, i, width, plan->compute);
+        if (lowering->routing != NULL) {
+            RoutingRows rows;
+            lowering->loads[i] = routing_table(lowering->routing, moe_layer);
+            routing_rows(lowering->routing, lowering->loads[i], lowering->ep_rank, &rows);
+            lowering->rows[i].local_expert_rows = rows.local_expert_rows;
+            lowering->rows[i].rows[ROWS_RECEIVED] = rows.n_received;
+            lowering->rows[i].rows[ROWS_SLOTS] = rows.n_sent;
         }
+        if (plan->ep > 1) {
+            lowering->exchanges[i] = price_exchange(lowering, lowering->loads[i]);
+        }
+        moe_layer++;
     }
 }
 

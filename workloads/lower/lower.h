@@ -19,7 +19,10 @@
 /* The graphs of a plan's model, built once per plan. */
 ModelGraph *lower_graphs(const Plan *plan);
 
-/* Program of the class of ranks at `ep_rank` of its EP group. Borrows plan, graphs and routing. */
+/*
+ * Program of the class of ranks at `ep_rank` of its EP group. Borrows plan, graphs and routing (NULL: every rank and every
+ * expert gets the same rows).
+ */
 Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);
 
 /* Number of classes: 1, or ep when the loads of the EP ranks differ. */

@@ -1,5 +1,7 @@
 #include "workloads/run/step.h"
 
+#include <string.h>
+
 #include "sim/des/engine.h"
 #include "sim/des/share.h"
 #include "sim/des/span.h"
@@ -9,6 +11,7 @@
 typedef struct Host {
     const Program *program;
     guint call, instr;
+    int round; /* 0 = the step before, which brings host and device into their steady distance; 1 = the step measured */
     SimTime now_ns;
     int first_stream;
     int *tokens; /* by program token: the latest record, or -1 */
@@ -24,9 +27,12 @@ typedef struct Step {
     int groups[N_GROUP_KINDS][N_STREAMS]; /* rendezvous of all classes; -1 = a class alone */
     SpanLog *log;                         /* observed class */
     StepTimes *times;
-    SimTime mark_ns; /* end of the phase before */
+    SimTime start_ns; /* of the measured step; -1 before it */
+    SimTime mark_ns;  /* end of the phase before */
     gboolean ok;
 } Step;
+
+enum { N_ROUNDS = 2 };
 
 /* Tags of stream items: what a callback is for. */
 enum { TAG_WORK, TAG_SYNC, TAG_MARK };
@@ -111,7 +117,7 @@ static gboolean host_issue(Step *step, Host *host, const Call *call, const Instr
     switch ((InstrKind)instr->kind) {
     case INSTR_COMPUTE:
     case INSTR_COLLECTIVE:
-        if (host == step->hosts) {
+        if (host == step->hosts && host->round == N_ROUNDS - 1) {
             note(step, instr);
         }
         push_compute(step, host, instr);
@@ -149,7 +155,7 @@ static void host_run(Step *step, Host *host)
 {
     const GArray *calls = host->program->calls;
     host->waits = FALSE;
-    while (!host->waits && host->call < calls->len) {
+    while (!host->waits && host->round < N_ROUNDS) {
         const Call *call = &g_array_index(calls, Call, host->call);
         const GArray *instrs = program_segment(host->program, call->segment)->instrs;
         while (!host->waits && host->instr < instrs->len) {
@@ -159,6 +165,10 @@ static void host_run(Step *step, Host *host)
         if (host->instr == instrs->len) {
             host->instr = 0;
             host->call++;
+        }
+        if (host->call == calls->len) {
+            host->call = 0;
+            host->round++;
         }
     }
 }
@@ -170,8 +180,8 @@ static void on_done(void *self, int stream, uint64_t tag, SimTime start_ns, SimT
     Host *host = &step->hosts[class];
     int what = (int)(tag & 3);
     int64_t value = (int64_t)(tag >> 2);
-    if (what == TAG_WORK && class == 0 && end_ns > start_ns) {
-        Span span = {start_ns, end_ns, (uint64_t)value, stream};
+    if (what == TAG_WORK && class == 0 && step->start_ns >= 0 && end_ns > step->start_ns) {
+        Span span = {MAX(start_ns, step->start_ns), end_ns, (uint64_t)value, stream};
         span_log_add(step->log, &span);
     } else if (what == TAG_SYNC) {
         host->now_ns = MAX(host->now_ns, end_ns) + value;
@@ -179,6 +189,10 @@ static void on_done(void *self, int stream, uint64_t tag, SimTime start_ns, SimT
     } else if (what == TAG_MARK && class == 0) {
         step->times->phase_ns[value] += end_ns - step->mark_ns;
         step->mark_ns = end_ns;
+        if (value == PHASE_OPTIMIZER && step->start_ns < 0) {
+            step->start_ns = end_ns;
+            memset(step->times->phase_ns, 0, sizeof step->times->phase_ns);
+        }
     }
 }
 
@@ -230,7 +244,7 @@ static void step_build(Step *step, Program *const *programs, const ShareLaw *law
 static void step_finish(Step *step)
 {
     StepTimes *times = step->times;
-    times->step_ns = step->mark_ns;
+    times->step_ns = step->mark_ns - step->start_ns;
     times->exposed_comm_ns = span_log_exposed_ns(step->log, is_comm_lane, is_compute_lane, NULL);
     times->exposed_host_ns = MAX(0, times->step_ns - span_log_busy_ns(step->log, is_any_lane, NULL));
     times->n_events = sim_engine_n_events(step->engine);
@@ -238,7 +252,7 @@ static void step_finish(Step *step)
 
 gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
 {
-    Step step = {.device = plan->cluster->device, .n_classes = n_classes, .times = ret_times};
+    Step step = {.device = plan->cluster->device, .n_classes = n_classes, .times = ret_times, .start_ns = -1};
     StreamCallbacks callbacks = {.done = on_done, .self = &step};
     g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, step.device);
     g_autoptr(SimEngine) engine = sim_engine_new();

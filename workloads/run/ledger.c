@@ -1,0 +1,167 @@
+#include "workloads/run/ledger.h"
+
+#include <string.h>
+
+#include "sim/base/error.h"
+#include "sim/mem/alloc-model.h"
+
+/* A buffer that is alive. */
+typedef struct Alive {
+    int64_t bytes; /* as allocated: rounded up; 0 = not alive */
+    AllocBlock *block;
+    guint8 tag;
+} Alive;
+
+typedef struct Walk {
+    const Program *program;
+    Ledger *ledger;
+    AllocModel *alloc;
+    Alive *alive;
+    int64_t current[N_MEM_TAGS];
+    int64_t total;
+    const Call *call;
+    const Segment *segment;
+    gint32 op;
+} Walk;
+
+static gboolean walk_fail(const Walk *walk, const Instr *instr, const char *what, GError **error)
+{
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "program: %s, layer %d: buffer %d/%d (of operator %d): %s",
+                walk->segment->name, walk->call->layer, instr->place.arg, instr->place.idx, walk->op, what);
+    return FALSE;
+}
+
+static void note_peak(Walk *walk, const Instr *instr)
+{
+    Ledger *ledger = walk->ledger;
+    if (walk->total <= ledger->peak_bytes) {
+        return;
+    }
+    ledger->peak_bytes = walk->total;
+    memcpy(ledger->at_peak, walk->current, sizeof ledger->at_peak);
+    ledger->peak_phase = instr->phase;
+    ledger->peak_layer = walk->call->layer;
+    ledger->peak_op = walk->op;
+    ledger->peak_segment = walk->segment;
+}
+
+static gboolean walk_alloc(Walk *walk, const Instr *instr, GError **error)
+{
+    Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
+    if (alive->bytes > 0) {
+        return walk_fail(walk, instr, "allocated while it is alive", error);
+    }
+    alive->block = alloc_model_alloc(walk->alloc, MAX(instr->bytes, 1), instr->stream);
+    alive->bytes = alloc_model_rounded(MAX(instr->bytes, 1));
+    alive->tag = instr->tag;
+    walk->current[alive->tag] += alive->bytes;
+    walk->total += alive->bytes;
+    note_peak(walk, instr);
+    return TRUE;
+}
+
+static gboolean walk_free(Walk *walk, const Instr *instr, GError **error)
+{
+    Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
+    if (alive->bytes == 0) {
+        return walk_fail(walk, instr, "freed while it is not alive", error);
+    }
+    alloc_model_free_block(walk->alloc, alive->block);
+    walk->current[alive->tag] -= alive->bytes;
+    walk->total -= alive->bytes;
+    *alive = (Alive){0};
+    return TRUE;
+}
+
+static gboolean walk_move(Walk *walk, const Instr *instr, GError **error)
+{
+    Alive *from = &walk->alive[program_resolve(walk->call, instr->place)];
+    Alive *to = &walk->alive[program_resolve(walk->call, instr->to)];
+    if (from->bytes == 0 || to->bytes > 0) {
+        return walk_fail(walk, instr, "moved while it is not alive, or onto one that is", error);
+    }
+    *to = *from;
+    *from = (Alive){0};
+    return TRUE;
+}
+
+static gboolean walk_instr(Walk *walk, const Instr *instr, GError **error)
+{
+    switch ((InstrKind)instr->kind) {
+    case INSTR_ALLOC:
+        return walk_alloc(walk, instr, error);
+    case INSTR_FREE:
+        return walk_free(walk, instr, error);
+    case INSTR_MOVE:
+        return walk_move(walk, instr, error);
+    case INSTR_COMPUTE:
+        walk->op = instr->op;
+        return TRUE;
+    case INSTR_MARK:
+        if (instr->phase == PHASE_FORWARD) {
+            walk->ledger->after_forward_bytes = walk->total;
+        }
+        return TRUE;
+    case INSTR_COLLECTIVE:
+    case INSTR_RECORD:
+    case INSTR_WAIT:
+    case INSTR_HOST_SYNC:
+    case INSTR_HOST:
+    default:
+        return TRUE;
+    }
+}
+
+static gboolean walk_calls(Walk *walk, GError **error)
+{
+    for (guint c = 0; c < walk->program->calls->len; c++) {
+        walk->call = &g_array_index(walk->program->calls, Call, c);
+        walk->segment = program_segment(walk->program, walk->call->segment);
+        walk->op = -1;
+        for (guint i = 0; i < walk->segment->instrs->len; i++) {
+            if (!walk_instr(walk, &g_array_index(walk->segment->instrs, Instr, i), error)) {
+                return FALSE;
+            }
+        }
+    }
+    return TRUE;
+}
+
+/* After the step nothing but the static memory may be alive. */
+static gboolean check_all_freed(const Walk *walk, int64_t static_bytes, GError **error)
+{
+    if (walk->total == static_bytes) {
+        return TRUE;
+    }
+    for (gint32 b = 0; b < walk->program->n_buffers; b++) {
+        if (walk->alive[b].bytes > 0) {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                        "program: buffer %d of %" G_GINT64_FORMAT " bytes is never freed (%" G_GINT64_FORMAT " bytes in all)", b,
+                        walk->alive[b].bytes, walk->total - static_bytes);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
+{
+    g_autoptr(AllocModel) alloc = alloc_model_new(capacity_bytes);
+    g_autofree Alive *alive = g_new0(Alive, program->n_buffers);
+    Walk walk = {.program = program, .ledger = ret_ledger, .alloc = alloc, .alive = alive, .op = -1};
+    int64_t static_bytes = 0;
+    *ret_ledger = (Ledger){.peak_layer = -1, .peak_op = -1};
+    for (int i = 0; i < N_MEM_TAGS; i++) {
+        walk.current[i] = program->static_bytes[i];
+        static_bytes += program->static_bytes[i];
+    }
+    walk.total = static_bytes;
+    ret_ledger->peak_bytes = static_bytes;
+    memcpy(ret_ledger->at_peak, walk.current, sizeof walk.current);
+    alloc_model_alloc(alloc, static_bytes, STREAM_COMPUTE);
+    if (!walk_calls(&walk, error) || !check_all_freed(&walk, static_bytes, error)) {
+        return FALSE;
+    }
+    ret_ledger->reserved_bytes = alloc_model_peak_reserved(alloc);
+    return TRUE;
+}

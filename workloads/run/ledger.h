@@ -1,0 +1,24 @@
+/*
+ * Ledger: the program in memory.
+ *
+ * Walks the instructions in host order, as a caching allocator sees them, and keeps the bytes alive by tag, the peak, who
+ * made it, and what the allocator had to reserve. Durations play no part.
+ */
+#pragma once
+
+#include "workloads/lower/program.h"
+
+typedef struct Ledger {
+    int64_t peak_bytes, after_forward_bytes, reserved_bytes;
+    int64_t at_peak[N_MEM_TAGS];
+    Phase peak_phase;
+    gint32 peak_layer; /* -1 = outside the layers */
+    gint32 peak_op;    /* operator of peak_segment's graph about to run, or -1 */
+    const Segment *peak_segment;
+} Ledger;
+
+/*
+ * Fills a ledger. capacity_bytes bounds what the allocator may reserve before it gives cached memory back (0 = no bound).
+ * FALSE with the place when the program uses a buffer wrongly: freed twice, allocated twice, never freed.
+ */
+gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error);
