@@ -160,6 +160,15 @@ static void read_parallel(Plan *plan, JsonObject *root)
     json_object_end(object);
 }
 
+static char *join_names(const char *const *names, int n_names)
+{
+    GString *text = g_string_new(names[0]);
+    for (int i = 1; i < n_names; i++) {
+        g_string_append_printf(text, ", %s", names[i]);
+    }
+    return g_string_free(text, FALSE);
+}
+
 /* Reads a list of names, or one name, into flags. */
 static void read_flags(JsonObject *object, const char *key, const char *const *names, int n_names, gboolean *ret_flags)
 {
@@ -177,7 +186,7 @@ static void read_flags(JsonObject *object, const char *key, const char *const *n
         }
         if (found < 0) {
             const char *near = text != NULL ? error_nearest_name(text, names, (size_t)n_names) : NULL;
-            g_autofree char *all = g_strjoinv(", ", (char **)(void *)names);
+            g_autofree char *all = join_names(names, n_names);
             json_object_fail(object, key, "\"%s\" is none of %s%s%s%s", text != NULL ? text : "(not a string)", all,
                              near != NULL ? "; did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "");
             return;

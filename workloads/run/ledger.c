@@ -7,8 +7,7 @@
 
 /* A buffer that is alive. */
 typedef struct Alive {
-    int64_t bytes; /* as allocated: rounded up; 0 = not alive */
-    AllocBlock *block;
+    AllocBlock block; /* ALLOC_NOTHING = not alive */
     guint8 tag;
 } Alive;
 
@@ -31,6 +30,12 @@ static gboolean walk_fail(const Walk *walk, const Instr *instr, const char *what
     return FALSE;
 }
 
+static void walk_add(Walk *walk, int tag, int64_t bytes)
+{
+    walk->current[tag] += bytes;
+    walk->total += bytes;
+}
+
 static void note_peak(Walk *walk, const Instr *instr)
 {
     Ledger *ledger = walk->ledger;
@@ -48,14 +53,12 @@ static void note_peak(Walk *walk, const Instr *instr)
 static gboolean walk_alloc(Walk *walk, const Instr *instr, GError **error)
 {
     Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
-    if (alive->bytes > 0) {
+    if (alive->block != ALLOC_NOTHING) {
         return walk_fail(walk, instr, "allocated while it is alive", error);
     }
-    alive->block = alloc_model_alloc(walk->alloc, MAX(instr->bytes, 1), instr->stream);
-    alive->bytes = alloc_model_rounded(MAX(instr->bytes, 1));
+    alive->block = alloc_model_take(walk->alloc, instr->stream, MAX(instr->bytes, 1));
     alive->tag = instr->tag;
-    walk->current[alive->tag] += alive->bytes;
-    walk->total += alive->bytes;
+    walk_add(walk, alive->tag, alloc_model_block_bytes(walk->alloc, alive->block));
     note_peak(walk, instr);
     return TRUE;
 }
@@ -63,12 +66,11 @@ static gboolean walk_alloc(Walk *walk, const Instr *instr, GError **error)
 static gboolean walk_free(Walk *walk, const Instr *instr, GError **error)
 {
     Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
-    if (alive->bytes == 0) {
+    if (alive->block == ALLOC_NOTHING) {
         return walk_fail(walk, instr, "freed while it is not alive", error);
     }
-    alloc_model_free_block(walk->alloc, alive->block);
-    walk->current[alive->tag] -= alive->bytes;
-    walk->total -= alive->bytes;
+    walk_add(walk, alive->tag, -alloc_model_block_bytes(walk->alloc, alive->block));
+    alloc_model_give(walk->alloc, alive->block);
     *alive = (Alive){0};
     return TRUE;
 }
@@ -77,7 +79,7 @@ static gboolean walk_move(Walk *walk, const Instr *instr, GError **error)
 {
     Alive *from = &walk->alive[program_resolve(walk->call, instr->place)];
     Alive *to = &walk->alive[program_resolve(walk->call, instr->to)];
-    if (from->bytes == 0 || to->bytes > 0) {
+    if (from->block == ALLOC_NOTHING || to->block != ALLOC_NOTHING) {
         return walk_fail(walk, instr, "moved while it is not alive, or onto one that is", error);
     }
     *to = *from;
@@ -134,10 +136,10 @@ static gboolean check_all_freed(const Walk *walk, int64_t static_bytes, GError *
         return TRUE;
     }
     for (gint32 b = 0; b < walk->program->n_buffers; b++) {
-        if (walk->alive[b].bytes > 0) {
+        if (walk->alive[b].block != ALLOC_NOTHING) {
             g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
                         "program: buffer %d of %" G_GINT64_FORMAT " bytes is never freed (%" G_GINT64_FORMAT " bytes in all)", b,
-                        walk->alive[b].bytes, walk->total - static_bytes);
+                        alloc_model_block_bytes(walk->alloc, walk->alive[b].block), walk->total - static_bytes);
             return FALSE;
         }
     }
@@ -146,7 +148,7 @@ static gboolean check_all_freed(const Walk *walk, int64_t static_bytes, GError *
 
 gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
 {
-    g_autoptr(AllocModel) alloc = alloc_model_new(capacity_bytes);
+    g_autoptr(AllocModel) alloc = alloc_model_new(N_STREAMS, 0);
     g_autofree Alive *alive = g_new0(Alive, program->n_buffers);
     Walk walk = {.program = program, .ledger = ret_ledger, .alloc = alloc, .alive = alive, .op = -1};
     int64_t static_bytes = 0;
@@ -158,10 +160,14 @@ gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_
     walk.total = static_bytes;
     ret_ledger->peak_bytes = static_bytes;
     memcpy(ret_ledger->at_peak, walk.current, sizeof walk.current);
-    alloc_model_alloc(alloc, static_bytes, STREAM_COMPUTE);
+    alloc_model_take(alloc, STREAM_COMPUTE, static_bytes);
     if (!walk_calls(&walk, error) || !check_all_freed(&walk, static_bytes, error)) {
         return FALSE;
     }
-    ret_ledger->reserved_bytes = alloc_model_peak_reserved(alloc);
+    /* past the capacity the allocator gives cached memory back and tries again; what is alive it must hold */
+    ret_ledger->reserved_bytes = alloc_model_stats(alloc)->reserved_bytes_max;
+    if (capacity_bytes > 0 && ret_ledger->reserved_bytes > capacity_bytes) {
+        ret_ledger->reserved_bytes = MAX(capacity_bytes, ret_ledger->peak_bytes);
+    }
     return TRUE;
 }

@@ -1,0 +1,331 @@
+#include "workloads/run/run.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "models/params.h"
+#include "sim/base/error.h"
+#include "workloads/lower/lower.h"
+#include "workloads/run/flops.h"
+#include "workloads/run/ledger.h"
+#include "workloads/run/step.h"
+
+/* Everything that a run makes on the way to its result. */
+typedef struct Run {
+    const Plan *plan;
+    const ModelGraph *graphs;
+    const Routing *routing; /* NULL: even */
+    GPtrArray *programs;    /* Program, one per class */
+    Ledger *ledgers;        /* one per class */
+    StepTimes times;
+    ModelFlops flops;
+} Run;
+
+static void program_destroy(void *program)
+{
+    program_free(program);
+}
+
+static double seconds(SimTime ns)
+{
+    return (double)ns * 1e-9;
+}
+
+/* Expert loads that differ between ranks, or NULL: balanced routing gives every rank the same rows in expectation. */
+static gboolean make_routing(const Plan *plan, Routing **ret_routing, GError **error)
+{
+    *ret_routing = NULL;
+    if (plan->model->n_experts == 0 || plan->routing == PLAN_ROUTING_BALANCED) {
+        return TRUE;
+    }
+    RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
+    *ret_routing = routing_new(&spec, plan->name, error);
+    return *ret_routing != NULL;
+}
+
+static gboolean run_ledgers(Run *run, GError **error)
+{
+    const Device *device = run->plan->cluster->device;
+    for (guint c = 0; c < run->programs->len; c++) {
+        if (!ledger_run(g_ptr_array_index(run->programs, c), device->usable_bytes - device->non_framework_bytes, &run->ledgers[c],
+                        error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+static char *peak_place(const Ledger *ledger)
+{
+    GString *text = g_string_new(program_phase_name(ledger->peak_phase));
+    if (ledger->peak_segment == NULL) {
+        g_string_assign(text, "between steps");
+        return g_string_free(text, FALSE);
+    }
+    if (ledger->peak_layer >= 0) {
+        g_string_append_printf(text, " of layer %d", ledger->peak_layer);
+    } else {
+        g_string_append_printf(text, " (%s)", ledger->peak_segment->name);
+    }
+    if (ledger->peak_op >= 0 && ledger->peak_segment->graph != NULL) {
+        g_string_append_printf(text, ", %s", graph_op(ledger->peak_segment->graph, ledger->peak_op)->name);
+    }
+    return g_string_free(text, FALSE);
+}
+
+static void fill_memory(const Run *run, const RunOptions *options, Result *result)
+{
+    const Device *device = run->plan->cluster->device;
+    guint chosen = 0;
+    double sum = 0;
+    for (guint c = 0; c < run->programs->len; c++) {
+        sum += (double)run->ledgers[c].peak_bytes;
+        chosen = run->ledgers[c].peak_bytes > run->ledgers[chosen].peak_bytes ? c : chosen;
+    }
+    if (options != NULL && options->memory_rank >= 0) {
+        chosen = (guint)(options->memory_rank % (int64_t)run->programs->len);
+    }
+    const Ledger *ledger = &run->ledgers[chosen];
+    result->peak_memory_bytes = ledger->peak_bytes;
+    result->reserved_memory_bytes = ledger->reserved_bytes;
+    result->static_memory_bytes = lower_static_bytes(g_ptr_array_index(run->programs, chosen));
+    result->after_forward_memory_bytes = ledger->after_forward_bytes;
+    result->peak_rank = (int64_t)chosen;
+    result->peak_place = peak_place(ledger);
+    memcpy(result->at_peak, ledger->at_peak, sizeof result->at_peak);
+    result->mean_rank_peak_bytes = (int64_t)(sum / run->programs->len);
+    result->capacity_bytes = device->usable_bytes;
+    result->non_framework_bytes = device->non_framework_bytes;
+    result->fits = ledger->peak_bytes + device->non_framework_bytes <= device->usable_bytes;
+}
+
+static int by_seconds(gconstpointer a, gconstpointer b)
+{
+    const ResultOperator *x = *(ResultOperator *const *)a, *y = *(ResultOperator *const *)b;
+    return x->seconds < y->seconds ? 1 : x->seconds > y->seconds ? -1 : strcmp(x->name, y->name);
+}
+
+static void fill_operators(const Run *run, Result *result)
+{
+    const StepTimes *times = &run->times;
+    for (int label = 0; label < N_LABELS; label++) {
+        if (times->launches[label] == 0) {
+            continue;
+        }
+        ResultOperator *entry = g_new0(ResultOperator, 1);
+        entry->name = g_strdup(program_label_name(label));
+        entry->seconds = seconds(times->busy_ns[label]);
+        entry->launches = times->launches[label];
+        entry->flops = times->flops[label];
+        g_ptr_array_add(result->operators, entry);
+    }
+    g_ptr_array_sort(result->operators, by_seconds);
+}
+
+static CollGroup group_geometry(const Plan *plan, GroupKind group)
+{
+    const int64_t dense = plan->dp_shard * plan->cp;
+    switch (group) {
+    case GROUP_EP:
+        return cluster_group(plan->cluster, 0, 1, plan->ep);
+    case GROUP_EXPERT:
+        return cluster_group(plan->cluster, 0, plan->ep, plan->efsdp);
+    case GROUP_REPLICA:
+        return cluster_group(plan->cluster, 0, dense, plan->dp_replicate);
+    case GROUP_DENSE:
+    case N_GROUP_KINDS:
+    default:
+        return cluster_group(plan->cluster, 0, 1, dense);
+    }
+}
+
+static void fill_collectives(const Run *run, Result *result)
+{
+    for (int g = 0; g < N_GROUP_KINDS; g++) {
+        for (int k = 0; k < N_COLLS; k++) {
+            if (run->times.coll_count[g][k] == 0) {
+                continue;
+            }
+            CollGroup geometry = group_geometry(run->plan, (GroupKind)g);
+            ResultCollective *entry = g_new0(ResultCollective, 1);
+            entry->name = g_strdup_printf("%s (%s)", coll_name((CollKind)k), program_group_name((GroupKind)g));
+            entry->tier = g_strdup(geometry.per_domain >= geometry.n_ranks ? "scale-up" : "scale-out");
+            entry->group_size = geometry.n_ranks;
+            entry->count = run->times.coll_count[g][k];
+            entry->bytes = run->times.coll_bytes[g][k];
+            entry->seconds = seconds(run->times.coll_ns[g][k]);
+            g_ptr_array_add(result->collectives, entry);
+        }
+    }
+    result->all_to_all_bytes_per_rank = run->times.coll_bytes[GROUP_EP][COLL_all_to_all];
+}
+
+static void fill_rates(const Run *run, Result *result)
+{
+    const Plan *plan = run->plan;
+    double tokens = (double)plan->global_batch * (double)plan->seq_len;
+    double peak = plan->cluster->device->peak_flops_per_s[plan->compute];
+    double per_token = run->flops.forward + run->flops.backward;
+    double tokens_per_gpu = tokens / (double)plan->cluster->n_ranks;
+    result->step_time_s = seconds(run->times.step_ns);
+    result->tokens_per_s = tokens / result->step_time_s;
+    result->tokens_per_s_per_gpu = tokens_per_gpu / result->step_time_s;
+    result->useful_tokens_per_s_per_gpu = result->tokens_per_s_per_gpu * (1 - result->dropped_fraction);
+    result->model_flops_per_token = per_token;
+    result->tflops_per_gpu = per_token * result->tokens_per_s_per_gpu * 1e-12;
+    if (peak > 0) {
+        result->mfu = per_token * result->tokens_per_s_per_gpu / peak;
+        result->hfu = result->mfu + run->times.recomputed_flops / result->step_time_s / peak;
+    }
+}
+
+static void fill_times(const Run *run, Result *result)
+{
+    const StepTimes *times = &run->times;
+    double all = 0;
+    result->forward_s = seconds(times->phase_ns[PHASE_FORWARD]);
+    result->backward_s = seconds(times->phase_ns[PHASE_BACKWARD]);
+    result->optimizer_s = seconds(times->phase_ns[PHASE_OPTIMIZER]);
+    result->exposed_comm_s = seconds(times->exposed_comm_ns);
+    result->exposed_host_s = seconds(times->exposed_host_ns);
+    for (int i = 0; i < N_EVIDENCES; i++) {
+        all += (double)times->evidence_ns[i];
+    }
+    for (int i = 0; i < N_EVIDENCES; i++) {
+        result->evidence[i] = all > 0 ? (double)times->evidence_ns[i] / all : 0;
+    }
+}
+
+static int64_t trainable_numel(const Graph *graph)
+{
+    int64_t sum = 0;
+    for (guint i = 0; i < graph->params->len; i++) {
+        const GraphParam *param = graph_param(graph, (int)i);
+        sum += param->trainable ? graph_param_numel(param) : 0;
+    }
+    return sum;
+}
+
+static int64_t local_numel(const Plan *plan, const Graph *graph)
+{
+    int64_t sum = 0;
+    for (guint i = 0; i < graph->params->len; i++) {
+        const GraphParam *param = graph_param(graph, (int)i);
+        int64_t numel = graph_param_numel(param);
+        sum += param->split == PARAM_EXPERT ? numel / plan->ep : numel;
+    }
+    return sum;
+}
+
+static void fill_parameters(const Run *run, Result *result)
+{
+    const ModelGraph *graphs = run->graphs;
+    ParamCounts counts;
+    param_counts(run->plan->model, &counts);
+    result->params_total = counts.total;
+    result->params_active = counts.active;
+    result->params_trainable = trainable_numel(graphs->embedding) + trainable_numel(graphs->head);
+    result->params_per_rank = local_numel(run->plan, graphs->embedding) + local_numel(run->plan, graphs->head);
+    for (int64_t i = 0; i < graphs->n_layers; i++) {
+        const Graph *graph = g_ptr_array_index(graphs->kinds, graphs->layer_kind[i]);
+        result->params_trainable += trainable_numel(graph);
+        result->params_per_rank += local_numel(run->plan, graph);
+    }
+}
+
+static void fill_moe(const Run *run, Result *result)
+{
+    result->expert_load_max_over_mean = run->plan->model->n_experts > 0 ? 1 : NAN;
+    result->rank_load_max_over_mean = result->expert_load_max_over_mean;
+    if (run->routing == NULL) {
+        return;
+    }
+    int n_tables = routing_n_tables(run->routing);
+    for (int t = 0; t < n_tables; t++) {
+        RoutingStats stats;
+        routing_stats(run->routing, t, &stats);
+        result->expert_load_max_over_mean = MAX(result->expert_load_max_over_mean, stats.expert_max_over_mean);
+        result->rank_load_max_over_mean = MAX(result->rank_load_max_over_mean, stats.rank_max_over_mean);
+        result->dropped_fraction += stats.dropped_frac / n_tables;
+    }
+}
+
+static void advise(Result *result, const char *format, ...) G_GNUC_PRINTF(2, 3);
+static void advise(Result *result, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    g_ptr_array_add(result->advice, g_strdup_vprintf(format, args));
+    va_end(args);
+}
+
+/* What would have to change: the largest part at the peak says which knob is worth turning. */
+static void fill_advice(const Run *run, Result *result)
+{
+    const Plan *plan = run->plan;
+    int64_t missing = result->peak_memory_bytes + result->non_framework_bytes - result->capacity_bytes;
+    int64_t states = result->at_peak[MEM_PARAMETERS] + result->at_peak[MEM_OPTIMIZER] + result->at_peak[MEM_GRADIENTS];
+    g_autofree char *over = quantity_format_bytes(MAX(missing, 0));
+    if (result->fits) {
+        return;
+    }
+    advise(result, "%s too much on rank %" G_GINT64_FORMAT, over, result->peak_rank);
+    if (plan->recompute != PLAN_RECOMPUTE_FULL && result->at_peak[MEM_ACTIVATIONS] + result->at_peak[MEM_DISPATCH] > missing) {
+        advise(result, "memory.recompute \"full\" keeps layer inputs alone");
+    }
+    if (plan->micro_batch > 1) {
+        advise(result, "micro_batch %" G_GINT64_FORMAT " halves activations", plan->micro_batch / 2);
+    }
+    if (plan->seq_chunk == 0 && plan->vocab_chunk == 0 && result->at_peak[MEM_LOGITS] > missing / 2) {
+        advise(result, "loss.seq_chunk 1024 bounds the logits");
+    }
+    if (states > result->capacity_bytes / 2) {
+        double factor = (double)states / (double)MAX(1, states - missing);
+        if (missing < states) {
+            advise(result, "about %" G_GINT64_FORMAT " ranks would hold the sharded states",
+                   (int64_t)ceil(factor * (double)plan->cluster->n_ranks));
+        }
+        if (plan->mode != PLAN_LORA) {
+            advise(result, "workload.mode \"lora\" needs no optimizer state for the base");
+        }
+    }
+}
+
+static Result *fill_result(const Run *run, const RunOptions *options)
+{
+    Result *result = result_new();
+    result->ranks = run->plan->cluster->n_ranks;
+    fill_moe(run, result);
+    fill_rates(run, result);
+    fill_times(run, result);
+    fill_operators(run, result);
+    fill_collectives(run, result);
+    fill_memory(run, options, result);
+    fill_parameters(run, result);
+    fill_advice(run, result);
+    for (guint i = 0; i < run->plan->warnings->len; i++) {
+        g_ptr_array_add(result->warnings, g_strdup(g_ptr_array_index(run->plan->warnings, i)));
+    }
+    return result;
+}
+
+Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
+{
+    g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+    g_autoptr(Routing) routing = NULL;
+    g_autoptr(GPtrArray) programs = g_ptr_array_new_with_free_func(program_destroy);
+    if (!make_routing(plan, &routing, error)) {
+        return NULL;
+    }
+    int64_t n_classes = lower_n_classes(plan, routing);
+    g_autofree Ledger *ledgers = g_new0(Ledger, n_classes);
+    for (int64_t c = 0; c < n_classes; c++) {
+        g_ptr_array_add(programs, lower_plan(plan, graphs, routing, c));
+    }
+    Run run = {.plan = plan, .graphs = graphs, .routing = routing, .programs = programs, .ledgers = ledgers};
+    run.flops = model_flops_per_token(plan, graphs);
+    if (!run_ledgers(&run, error) || !step_run(plan, (Program *const *)(void *)programs->pdata, n_classes, &run.times, error)) {
+        return NULL;
+    }
+    return fill_result(&run, options);
+}
