@@ -623,7 +623,7 @@ static void sum_chunk_stream(Lowering *lowering, int64_t tokens, gboolean first)
     find_cut(head, &tensor);
     const GraphTensor *info = graph_tensor(head, tensor);
     int64_t whole = graph_tensor_bytes(info, &lowering->rows[0]), part = dtype_bytes(info->dtype, tokens * info->width);
-    Place full = {ARG_NEXT, CHUNK_FULL_X}, sum = {ARG_NEXT, CHUNK_SUM_X};
+    Place full = {ARG_EXPERTS, CHUNK_FULL_X}, sum = {ARG_EXPERTS, CHUNK_SUM_X};
     if (!info->needs_grad) {
         return;
     }
@@ -1013,7 +1013,7 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
     StepState state = {.lowering = &lowering, .frames = frames};
     int cut_tensor;
     lowering.program = program_new();
-    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .regime = TIMING_SUSTAINED};
+    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .regime = TIMING_BURST};
     lowering.geometries = g_ptr_array_new_with_free_func(free_group);
     lowering.cache = g_array_new(FALSE, TRUE, sizeof(CachedSegment));
     lowering.mode = save_mode(plan);
