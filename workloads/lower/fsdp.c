@@ -17,6 +17,11 @@ void fsdp_group_free(FsdpGroup *group)
     }
 }
 
+gboolean fsdp_has_grad(const GraphParam *param)
+{
+    return param->trainable && param->op >= 0;
+}
+
 static int64_t shards_of(const Plan *plan, const GraphParam *param)
 {
     return param->split == PARAM_EXPERT && plan->ep > 1 ? plan->efsdp : plan->dp_shard * plan->cp;
@@ -54,7 +59,7 @@ void fsdp_group_add(FsdpGroup *group, const Plan *plan, const Graph *graph, Para
         group->numel += fsdp_local_numel(plan, param);
         group->shard_numel += shard;
         group->padded_numel += shard * group->n_shards;
-        if (param->trainable) {
+        if (fsdp_has_grad(param)) {
             group->n_trainable++;
             group->trainable_numel += fsdp_local_numel(plan, param);
             group->trainable_shard_numel += shard;

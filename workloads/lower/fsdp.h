@@ -57,6 +57,9 @@ void fsdp_group_add(FsdpGroup *group, const Plan *plan, const Graph *graph, Para
 /* Prices the collectives; call once, after the last parameter. */
 void fsdp_group_price(FsdpGroup *group, const Plan *plan);
 
+/* Whether a gradient of it comes: it trains, and an operator reads it. */
+gboolean fsdp_has_grad(const GraphParam *param);
+
 /* Whole elements of a parameter on this rank (after EP), and elements of its shard on the fullest rank. */
 int64_t fsdp_local_numel(const Plan *plan, const GraphParam *param);
 int64_t fsdp_shard_numel(const Plan *plan, const GraphParam *param);

@@ -683,7 +683,7 @@ static void end_grads(const Lowering *lowering, const FsdpGroup *group, int head
     int64_t n = 0;
     for (guint i = 0; i < group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
-        if (graph_param(entry->graph, entry->param)->trainable) {
+        if (fsdp_has_grad(graph_param(entry->graph, entry->param))) {
             ret_grads[n] = layer_param_grad(entry->graph, entry->param);
             ret_grads[n].arg = entry->graph == lowering->graphs->head ? head_arg : ARG_FRAME;
             n++;
@@ -898,7 +898,7 @@ static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data
     for (guint i = 0; i < site->group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
         const GraphParam *param = graph_param(entry->graph, entry->param);
-        if (param->trainable) {
+        if (fsdp_has_grad(param)) {
             OptimPiece piece = optim_piece(lowering->plan, param);
             g_array_append_val(pieces, piece);
         }
@@ -945,7 +945,7 @@ static void add_static(Lowering *lowering, const GroupSite *site, void *data)
     for (guint i = 0; i < site->group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
         const GraphParam *param = graph_param(entry->graph, entry->param);
-        if (param->trainable) {
+        if (fsdp_has_grad(param)) {
             OptimPiece piece = optim_piece(plan, param);
             bytes[MEM_OPTIMIZER] += optim_class(OPTIM_adamw)->state_bytes(&piece, plan->moments);
         }
