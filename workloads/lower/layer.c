@@ -41,6 +41,28 @@ int layer_frame_buffers(const Graph *graph)
     return frame_cut_grad(graph) + 1;
 }
 
+char *layer_buffer_name(const Graph *graph, gint32 buffer)
+{
+    if (buffer < frame_aux(graph, 0, 0)) {
+        return g_strdup_printf("tensor %s", graph_tensor(graph, buffer)->name);
+    }
+    if (buffer < frame_grad(graph, 0, 0)) {
+        gint32 i = buffer - frame_aux(graph, 0, 0);
+        return g_strdup_printf("kept tensor %d of %s", i % OP_AUX_MAX, graph_op(graph, i / OP_AUX_MAX)->name);
+    }
+    if (buffer < frame_param_grad(graph, 0)) {
+        gint32 i = buffer - frame_grad(graph, 0, 0);
+        gboolean is_sum = buffer >= frame_sum(graph, 0, 0);
+        i = is_sum ? buffer - frame_sum(graph, 0, 0) : i;
+        return g_strdup_printf("%s of input %d of %s", is_sum ? "summed gradient" : "gradient", i % OP_INPUTS_MAX,
+                               graph_op(graph, i / OP_INPUTS_MAX)->name);
+    }
+    if (buffer < frame_workspace(graph)) {
+        return g_strdup_printf("gradient of %s", graph_param(graph, buffer - frame_param_grad(graph, 0))->name);
+    }
+    return g_strdup(buffer == frame_workspace(graph) ? "workspace" : "gradient at the cut");
+}
+
 static int source_index(const Graph *graph, int tensor)
 {
     for (guint i = 0; i < graph->inputs->len; i++) {
@@ -89,6 +111,7 @@ typedef struct Walk {
     int first_op, end_op;
     OpSaved *saved;      /* by operator */
     gboolean *saves;     /* by operator: its backward will run */
+    int *storage;        /* by tensor: the one whose memory it is; views share their input's */
     gint16 *uses;        /* by tensor: readers still to come */
     gint16 *refs;        /* by tensor: backward operators that will read it */
     gboolean *alive;     /* by tensor */
@@ -129,6 +152,7 @@ static void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
     walk->saved = g_new0(OpSaved, n_ops);
     walk->saves = g_new0(gboolean, n_ops);
+    walk->storage = g_new(int, n_tensors);
     walk->uses = g_new0(gint16, n_tensors);
     walk->refs = g_new0(gint16, n_tensors);
     walk->alive = g_new0(gboolean, n_tensors);
@@ -136,13 +160,20 @@ static void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     walk->held = g_array_new(FALSE, TRUE, sizeof(GradHold));
     for (int t = 0; t < n_tensors; t++) {
         walk->grad[t] = (Place){ARG_FRAME, -1};
+        walk->storage[t] = t;
+    }
+    for (int o = 0; o < n_ops; o++) {
+        const Op *op = graph_op(graph, o);
+        for (int i = 0; op_class(op->kind)->views_input && i < op->n_outputs; i++) {
+            walk->storage[op->outputs[i]] = walk->storage[op->inputs[0]];
+        }
     }
     for (int o = walk->first_op; o < walk->end_op; o++) {
         OpView view = walk_view(walk, o);
         const OpClass *class = op_class(view.op->kind);
         for (int i = 0; i < view.op->n_inputs; i++) {
             if (view.op->inputs[i] >= 0) {
-                walk->uses[view.op->inputs[i]]++;
+                walk->uses[walk->storage[view.op->inputs[i]]]++;
             }
         }
         walk->saves[o] = op_has_backward(&view);
@@ -152,12 +183,12 @@ static void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
         class->saved(&view, &walk->saved[o]);
         for (int i = 0; i < view.op->n_inputs; i++) {
             if (walk->saved[o].inputs >> i & 1u && view.op->inputs[i] >= 0) {
-                walk->refs[view.op->inputs[i]]++;
+                walk->refs[walk->storage[view.op->inputs[i]]]++;
             }
         }
         for (int i = 0; i < view.op->n_outputs; i++) {
             if (walk->saved[o].outputs >> i & 1u) {
-                walk->refs[view.op->outputs[i]]++;
+                walk->refs[walk->storage[view.op->outputs[i]]]++;
             }
         }
     }
@@ -167,6 +198,7 @@ static void walk_clear(Walk *walk)
 {
     g_free(walk->saved);
     g_free(walk->saves);
+    g_free(walk->storage);
     g_free(walk->uses);
     g_free(walk->refs);
     g_free(walk->alive);
@@ -307,7 +339,9 @@ static void forward_op(Walk *walk, int o)
     OpCost cost = {0};
     int n_aux = walk->saves[o] ? walk->saved[o].n_aux : 0;
     for (int i = 0; i < op->n_outputs; i++) {
-        walk_alloc_tensor(walk, op->outputs[i]);
+        if (walk->storage[op->outputs[i]] == op->outputs[i]) {
+            walk_alloc_tensor(walk, op->outputs[i]);
+        }
     }
     for (int i = 0; i < n_aux; i++) {
         emit_alloc(walk->pass->emitter, STREAM_COMPUTE, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)},
@@ -325,7 +359,7 @@ static void forward_release(Walk *walk, int o)
 {
     const Op *op = graph_op(walk->graph, o);
     for (int i = 0; i < op->n_inputs; i++) {
-        int t = op->inputs[i];
+        int t = op->inputs[i] >= 0 ? walk->storage[op->inputs[i]] : -1;
         if (t >= 0 && --walk->uses[t] == 0 && walk->alive[t] && !tensor_outlives(walk, t)) {
             walk_free_tensor(walk, t);
         }
@@ -492,7 +526,8 @@ static void backward_free_saved(Walk *walk, int o)
     for (int k = 0; k < op->n_inputs + op->n_outputs; k++) {
         gboolean is_input = k < op->n_inputs;
         int i = is_input ? k : k - op->n_inputs;
-        int t = is_input ? op->inputs[i] : op->outputs[i];
+        int named = is_input ? op->inputs[i] : op->outputs[i];
+        int t = named >= 0 ? walk->storage[named] : -1;
         guint32 mask = is_input ? saved->inputs : saved->outputs;
         if (t < 0 || !(mask >> i & 1u) || --walk->refs[t] > 0) {
             continue;
@@ -567,6 +602,7 @@ static void backward_kernels(Walk *walk, int o, OpCost *cost)
 static void backward_op(Walk *walk, int o)
 {
     OpView view = walk_view(walk, o);
+    const OpClass *class = op_class(view.op->kind);
     OpCost cost = {0};
     if (!walk->saves[o]) {
         return;
@@ -575,13 +611,14 @@ static void backward_op(Walk *walk, int o)
         backward_free_saved(walk, o);
         return;
     }
-    op_class(view.op->kind)->backward_cost(&view, &cost);
+    class->backward_cost(&view, &cost);
     Place dout = walk->grad[view.op->outputs[0]];
     gboolean trains = FALSE;
     for (int i = 0; i < view.op->n_params; i++) {
         trains = trains || op_trains_param(&view, i);
     }
-    if (cost.n_works == 0 && cost.workspace_bytes == 0 && !trains && op_class(view.op->kind)->collective == OP_COLLECTIVE_NONE) {
+    gboolean passes_on = cost.n_works == 0 && cost.workspace_bytes == 0 && !trains && view.op->n_outputs == 1;
+    if (passes_on && class->collective == OP_COLLECTIVE_NONE) {
         backward_pass_on(walk, o, dout);
         backward_free_saved(walk, o);
         grad_release(walk, dout);

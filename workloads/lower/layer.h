@@ -55,6 +55,9 @@ typedef struct LayerPass {
 /* Buffers of a frame for this graph. */
 int layer_frame_buffers(const Graph *graph);
 
+/* What a buffer of the frame is, in words; caller frees. */
+char *layer_buffer_name(const Graph *graph, gint32 buffer);
+
 /* Forward pass; parameters are gathered. */
 void layer_forward(const LayerPass *pass, SaveMode mode);
 

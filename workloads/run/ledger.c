@@ -4,6 +4,7 @@
 
 #include "sim/base/error.h"
 #include "sim/mem/alloc-model.h"
+#include "workloads/lower/layer.h"
 
 /* A buffer that is alive. */
 typedef struct Alive {
@@ -25,8 +26,12 @@ typedef struct Walk {
 
 static gboolean walk_fail(const Walk *walk, const Instr *instr, const char *what, GError **error)
 {
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "program: %s, layer %d: buffer %d/%d (of operator %d): %s",
-                walk->segment->name, walk->call->layer, instr->place.arg, instr->place.idx, walk->op, what);
+    gboolean in_frame = instr->place.arg == ARG_FRAME && walk->segment->graph != NULL;
+    g_autofree char *name = in_frame ? layer_buffer_name(walk->segment->graph, instr->place.idx)
+                                     : g_strdup_printf("buffer %d of argument %d", instr->place.idx, instr->place.arg);
+    const char *op = walk->op >= 0 && walk->segment->graph != NULL ? graph_op(walk->segment->graph, walk->op)->name : "none";
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "program: %s, layer %d, after operator %s: %s: %s", walk->segment->name,
+                walk->call->layer, op, name, what);
     return FALSE;
 }
 
@@ -129,18 +134,32 @@ static gboolean walk_calls(Walk *walk, GError **error)
     return TRUE;
 }
 
-/* After the step nothing but the static memory may be alive. */
-static gboolean check_all_freed(const Walk *walk, int64_t static_bytes, GError **error)
+/* The call and the instruction that allocated a buffer that is still alive at the end. */
+static gboolean fail_leak(Walk *walk, gint32 buffer, GError **error)
 {
-    if (walk->total == static_bytes) {
-        return TRUE;
+    Instr leak = {.place = {0, buffer}};
+    for (guint c = 0; c < walk->program->calls->len; c++) {
+        const Call *call = &g_array_index(walk->program->calls, Call, c);
+        const GArray *instrs = program_segment(walk->program, call->segment)->instrs;
+        for (guint i = 0; i < instrs->len; i++) {
+            const Instr *instr = &g_array_index(instrs, Instr, i);
+            if (instr->kind == INSTR_ALLOC && program_resolve(call, instr->place) == buffer) {
+                walk->call = call;
+                walk->segment = program_segment(walk->program, call->segment);
+                leak = *instr;
+            }
+        }
     }
+    walk->op = -1;
+    return walk_fail(walk, &leak, "never freed", error);
+}
+
+/* After the step nothing but the static memory may be alive. */
+static gboolean check_all_freed(Walk *walk, GError **error)
+{
     for (gint32 b = 0; b < walk->program->n_buffers; b++) {
         if (walk->alive[b].block != ALLOC_NOTHING) {
-            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
-                        "program: buffer %d of %" G_GINT64_FORMAT " bytes is never freed (%" G_GINT64_FORMAT " bytes in all)", b,
-                        alloc_model_block_bytes(walk->alloc, walk->alive[b].block), walk->total - static_bytes);
-            return FALSE;
+            return fail_leak(walk, b, error);
         }
     }
     return TRUE;
@@ -161,7 +180,7 @@ gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_
     ret_ledger->peak_bytes = static_bytes;
     memcpy(ret_ledger->at_peak, walk.current, sizeof walk.current);
     alloc_model_take(alloc, STREAM_COMPUTE, static_bytes);
-    if (!walk_calls(&walk, error) || !check_all_freed(&walk, static_bytes, error)) {
+    if (!walk_calls(&walk, error) || !check_all_freed(&walk, error)) {
         return FALSE;
     }
     /* past the capacity the allocator gives cached memory back and tries again; what is alive it must hold */
