@@ -58,7 +58,7 @@ typedef struct OptimClass {
 const OptimClass *optim_class(OptimKind kind);
 gboolean optim_kind_from_id(const char *id, OptimKind *ret_kind);
 
-/* Steps of Newton-Schulz that Muon takes, and its coefficients. */
+/* Steps of Newton-Schulz that Muon takes. */
 enum { OPTIM_MUON_STEPS = 5 };
 
 /*
@@ -66,6 +66,12 @@ enum { OPTIM_MUON_STEPS = 5 };
  * max_tensors tensors a launch. The rule of PyTorch's multi_tensor_apply.
  */
 int64_t optim_launches(const OptimPiece *pieces, int n, int max_tensors);
+
+/* Appends one kernel; the pointer allows details to be set and is valid until the next call. */
+Work *optim_work(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes);
+
+/* Appends launches kernels that share this work evenly (the last takes the rest of the division). */
+void optim_work_split(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes, int64_t launches);
 
 /* Bytes of one moment of numel elements. */
 int64_t optim_moment_bytes(int64_t numel, Dtype moments);
