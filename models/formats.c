@@ -55,7 +55,7 @@ static uint8_t minifloat_encode(const Minifloat *f, float x)
     if (isnan(x) && f->has_nan) {
         return (uint8_t)(sign | all);
     }
-    double a = isnan(x) ? INFINITY : fabs((double)x);
+    double a = isnan(x) ? (double)INFINITY : fabs((double)x);
     if (isinf(a)) {
         return (uint8_t)(sign | (f->has_inf ? inf : max_code));
     }
@@ -78,7 +78,7 @@ static float minifloat_decode(const Minifloat *f, uint8_t code)
     uint32_t exp = magnitude >> f->mant_bits, mant = magnitude & ((1u << f->mant_bits) - 1);
     uint32_t top = (1u << f->exp_bits) - 1;
     if (f->has_inf && exp == top) {
-        return (float)(mant == 0 ? sign * INFINITY : NAN);
+        return (float)(mant == 0 ? sign * (double)INFINITY : (double)NAN);
     }
     if (!f->has_inf && f->has_nan && magnitude == (1u << (f->exp_bits + f->mant_bits)) - 1) {
         return NAN;
@@ -121,7 +121,7 @@ float format_e2m1_decode(uint8_t code)
 
 double format_e8m0_decode(uint8_t code)
 {
-    return code == 255 ? NAN : ldexp(1, code - 127);
+    return code == 255 ? (double)NAN : ldexp(1, code - 127);
 }
 
 int64_t format_n_blocks(const FormatBlocks *b)

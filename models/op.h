@@ -125,6 +125,7 @@ typedef struct OpClass {
     OpKeep keep;
     gboolean is_loss;     /* auxiliary tensors and workspace are reported as logits */
     gboolean views_input; /* the outputs are parts of input 0 and take no memory of their own */
+    int counts_output;    /* value runs: 1 + the output that counts the slots of each expert (a router's); 0 = none */
     guint32 no_grad_inputs;  /* inputs through which no gradient flows (indices, labels, detached) */
     guint32 no_grad_outputs; /* outputs that carry none (indices, counts) */
 

@@ -263,7 +263,7 @@ static float half_decode(uint16_t code)
     int exp = code >> 10 & 31, mant = code & 1023;
     double sign = code >> 15 ? -1 : 1;
     if (exp == 31) {
-        return (float)(mant == 0 ? sign * INFINITY : NAN);
+        return (float)(mant == 0 ? sign * (double)INFINITY : (double)NAN);
     }
     return (float)(sign * (exp == 0 ? ldexp(mant, -24) : ldexp(mant | 1024, exp - 25)));
 }

@@ -475,6 +475,7 @@ extern const OpClass op_router;
 const OpClass op_router = {
     .id = "router",
     .title = "router",
+    .counts_output = ROUTER_COUNTS + 1,
     .no_grad_outputs = 1u << ROUTER_SEL | 1u << ROUTER_ORDER | 1u << ROUTER_COUNTS,
     .saved = router_saved,
     .forward_cost = router_forward_cost,
