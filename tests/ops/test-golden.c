@@ -34,6 +34,11 @@ static void case_clear(void *at)
     g_free(((Case *)at)->path);
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 /* Cases of one folder, by name. */
 static void add_folder(GArray *cases, const char *folder)
 {
@@ -45,7 +50,7 @@ static void add_folder(GArray *cases, const char *folder)
             g_ptr_array_add(names, g_strdup(name));
         }
     }
-    g_ptr_array_sort(names, (GCompareFunc)(void (*)(void))g_strcmp0);
+    g_ptr_array_sort(names, compare_names);
     for (guint i = 0; i < names->len; i++) {
         g_auto(GStrv) parts = g_strsplit(names->pdata[i], "__", 2);
         if (!golden_knows(parts[0])) {
