@@ -61,7 +61,7 @@ static uint8_t minifloat_encode(const Minifloat *f, float x)
     }
     int exp;
     frexp(a, &exp); /* a = m 2^exp, m in [0.5, 1) */
-    int lowest = 1 - f->bias, e = MAX(exp - 1, lowest);
+    int lowest = 1 - f->bias, e = a > 0 ? MAX(exp - 1, lowest) : lowest;
     double units = rint(ldexp(a, f->mant_bits - e)); /* of 2^(e - mant_bits); ties to even */
     if (ldexp(units, e - f->mant_bits) > f->max) {
         return (uint8_t)(sign | (f->has_inf ? inf : max_code));

@@ -1,5 +1,5 @@
 /*
- * Golden cases: every file of tests/golden/ops, and of the folder that MOESIM_GOLDEN_DIR names (laid out like it: ops/),
+ * Golden cases: every file of models/golden/cases, and of the folder that MOESIM_GOLDEN_DIR names (laid out like it: ops/),
  * in float64 and float32. Files of operators without an adapter are named in a comment and not run.
  */
 #include "tests/check.h"
@@ -70,7 +70,7 @@ static void add_folder(GArray *cases, const char *folder)
 
 int main(void)
 {
-    g_autofree char *shipped = check_source_path("tests/golden/ops");
+    g_autofree char *shipped = check_source_path("models/golden/cases");
     const char *more = g_getenv("MOESIM_GOLDEN_DIR");
     g_autoptr(GArray) cases = g_array_new(FALSE, FALSE, sizeof(Case));
     g_array_set_clear_func(cases, case_clear);
