@@ -13,6 +13,9 @@ static void sums_add(DeltaSums *sums, int64_t c, int64_t n)
     sums->block_pairs += n * (n_full * DELTA_BLOCK * (DELTA_BLOCK - 1) / 2 + rest * (rest - 1) / 2);
     sums->block_reach += n * (DELTA_BLOCK * n_full * (n_full - 1) / 2 + (rest > 0 ? n_full * DELTA_BLOCK : 0));
     sums->late_rows += n * (c - MIN(c, DELTA_BLOCK));
+    int64_t n_early = (c - 1) / DELTA_BLOCK;
+    sums->early_rows += n * n_early * DELTA_BLOCK;
+    sums->early_reach += n * DELTA_BLOCK * n_early * (n_early - 1) / 2;
 }
 
 DeltaSums delta_sums(const RowCounts *rows, int64_t chunk)
@@ -28,23 +31,54 @@ DeltaSums delta_sums(const RowCounts *rows, int64_t chunk)
     return sums;
 }
 
-double delta_forward_flops(const DeltaShape *shape, const DeltaSums *sums)
+/* Sums as doubles, for FLOPs. */
+typedef struct FlopSums {
+    double dk, dv, n_chunks, tokens, squares, block_pairs, reach, late, early, strict_pairs;
+} FlopSums;
+
+static FlopSums flop_sums(const DeltaShape *shape, const DeltaSums *sums)
 {
-    double dk = (double)shape->key_dim, dv = (double)shape->value_dim;
-    double tokens = (double)sums->n_tokens, squares = (double)sums->squares;
-    double per_value_head = 6 * tokens * dk * dv + 2 * squares * dv;
-    double per_key_head = 2 * squares * dk;
-    double heads = (double)(shape->per_channel ? shape->value_heads : shape->heads);
-    return (double)shape->value_heads * per_value_head + heads * per_key_head;
+    return (FlopSums){
+        .dk = (double)shape->key_dim,
+        .dv = (double)shape->value_dim,
+        .n_chunks = (double)sums->n_chunks,
+        .tokens = (double)sums->n_tokens,
+        .squares = (double)sums->squares,
+        .block_pairs = (double)sums->block_pairs,
+        .reach = (double)sums->block_reach,
+        .late = (double)sums->late_rows,
+        .early = (double)(sums->early_rows + sums->early_reach),
+        .strict_pairs = (double)((sums->squares - sums->n_tokens) / 2),
+    };
 }
 
-/* Twice the forward pass, and the states again: E, the solve and the update, without the read-out. */
+/*
+ * delta-chunk.c: three products with the state; the solve and the read-out over pairs (2 c^2 dv together); decays and
+ * scaling (5 per key element), beta, the state's decay. Pairs: two dot products (2 c^2 dk together) and, where decays
+ * differ by channel, the decays between rows (delta-pairs.c); else one decay and two products per pair (gdn.c).
+ */
+double delta_forward_flops(const DeltaShape *shape, const DeltaSums *sums)
+{
+    FlopSums s = flop_sums(shape, sums);
+    double heads = (double)shape->heads, value_heads = (double)shape->value_heads;
+    double core = 6 * s.tokens * s.dk * s.dv + 2 * s.squares * s.dv;
+    core += 5 * s.tokens * s.dk + s.tokens * s.dv + s.n_chunks * s.dk * s.dv;
+    double dots = 2 * s.squares * s.dk;
+    double decays = s.dk * (s.block_pairs + 3 * s.late + s.reach + s.early);
+    return shape->per_channel ? value_heads * (core + dots + decays)
+                              : value_heads * (core + 3 * s.strict_pairs) + heads * dots;
+}
+
 double delta_backward_flops(const DeltaShape *shape, const DeltaSums *sums)
 {
-    double dk = (double)shape->key_dim, dv = (double)shape->value_dim;
-    double tokens = (double)sums->n_tokens, squares = (double)sums->squares;
-    double replay = (double)shape->value_heads * (4 * tokens * dk * dv + squares * dv);
-    return 2 * delta_forward_flops(shape, sums) + replay;
+    FlopSums s = flop_sums(shape, sums);
+    double heads = (double)shape->heads, value_heads = (double)shape->value_heads;
+    double core = 16 * s.tokens * s.dk * s.dv + 5 * s.squares * s.dv;
+    core += 3 * s.tokens * s.dv + s.dk * (20 * s.tokens + s.n_chunks) + 4 * s.n_chunks * s.dk * s.dv;
+    double dots = 4 * s.squares * s.dk;
+    double decays = s.dk * (8 * s.tokens + 3 * s.block_pairs + 11 * s.late + 5 * s.reach + s.early);
+    return shape->per_channel ? value_heads * (core + dots + decays)
+                              : value_heads * (core + 12 * s.strict_pairs + s.tokens) + heads * dots;
 }
 
 /* Bytes of one bf16 state per chunk and head. */

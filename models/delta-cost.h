@@ -24,11 +24,16 @@ typedef struct DeltaSums {
     int64_t block_pairs; /* pairs (r, i < r) inside sub-chunks of DELTA_BLOCK rows */
     int64_t block_reach; /* for every sub-chunk, the rows of its chunk in front of it */
     int64_t late_rows;   /* rows that are not in the first sub-chunk of their chunk */
+    int64_t early_rows;  /* rows that are not in the last one */
+    int64_t early_reach; /* block_reach without the last sub-chunk of each chunk */
 } DeltaSums;
 
 DeltaSums delta_sums(const RowCounts *rows, int64_t chunk);
 
-/* FLOPs of the core, from normed q and k, v, g and beta to o; and of its backward with the pair matrices kept. */
+/*
+ * FLOPs of the core, from normed and scaled q, k, v, decays and beta to o, pair matrices included; and of its backward
+ * with the pair matrices kept: twice the products of the forward pass, and its states again.
+ */
 double delta_forward_flops(const DeltaShape *shape, const DeltaSums *sums);
 double delta_backward_flops(const DeltaShape *shape, const DeltaSums *sums);
 

@@ -1,9 +1,351 @@
 #include "models/ops/kda.h"
 
+#include <string.h>
+
 #include "models/delta-cost.h"
+#include "models/delta-heads.h"
+#include "models/delta-rule.h"
 #include "models/op-name.h"
 #include "models/op.h"
+#include "models/real-math.h"
 #include "models/real.h"
+#include "models/sequences.h"
+
+REAL_DECLARE(kda_forward);
+REAL_DECLARE(kda_backward);
+
+enum { KDA_Q, KDA_K, KDA_V, KDA_Z, KDA_BETA, KDA_STATE, KDA_O = 0, KDA_LAST_STATE, KDA_A_LOG = 0, KDA_DT_BIAS };
+enum { KDA_AUX_A, KDA_AUX_P, KDA_AUX_Q, KDA_AUX_K, KDA_AUX_Q_NORM, KDA_AUX_K_NORM };
+
+static DeltaShape kda_shape(const OpView *view)
+{
+    const KdaAttr *attr = view->op->attr;
+    return (DeltaShape){attr->heads, attr->value_heads, attr->key_dim, attr->value_dim,
+                        attr->chunk > 0 ? attr->chunk : DELTA_CHUNK, TRUE};
+}
+
+KdaGatePoint REAL_NAME(kda_gate_at)(const KdaAttr *attr, real exp_a, real x)
+{
+    if (attr->gate == KDA_GATE_BOUNDED) {
+        real s = real_sigmoid(exp_a * x), g = (real)attr->lower_bound * s, slope = g * (1 - s);
+        return (KdaGatePoint){g, slope * exp_a, slope * (exp_a * x)};
+    }
+    real g = -exp_a * real_softplus(x);
+    return (KdaGatePoint){g, -exp_a * real_sigmoid(x), g};
+}
+
+/* FLOPs per element of the gate's value, and of its slopes with the three gradients. */
+static double kda_gate_flops(const KdaAttr *attr, gboolean slopes)
+{
+    if (attr->gate == KDA_GATE_NONE) {
+        return 0;
+    }
+    return attr->gate == KDA_GATE_BOUNDED ? (slopes ? 12 : 4) : (slopes ? 11 : 5);
+}
+
+static real kda_beta_scale(const KdaAttr *attr)
+{
+    return attr->beta_scale > 0 ? (real)attr->beta_scale : 1;
+}
+
+/* One sequence and value head: where it lies, and dense copies. */
+typedef struct KdaHead {
+    DeltaHead rule;
+    int64_t start, sequence, head, key_head;
+    real exp_a;
+    real *block; /* owns the arrays */
+    real *q, *k, *v, *w, *beta, *a, *p, *o;
+} KdaHead;
+
+static void kda_head_alloc(KdaHead *head, const DeltaShape *shape, int64_t n)
+{
+    int64_t dk = shape->key_dim, dv = shape->value_dim;
+    real **arrays[] = {&head->q, &head->k, &head->w, &head->v, &head->o, &head->a, &head->p, &head->beta};
+    const int64_t widths[] = {dk, dk, dk, dv, dv, shape->chunk, shape->chunk, 1};
+    int64_t total = 1;
+    for (guint i = 0; i < G_N_ELEMENTS(widths); i++) {
+        total += n * widths[i];
+    }
+    real *at = head->block = g_new(real, (gsize)total);
+    for (guint i = 0; i < G_N_ELEMENTS(widths); i++) {
+        *arrays[i] = at;
+        at += n * widths[i];
+    }
+    head->rule = (DeltaHead){.n = n, .dk = dk, .dv = dv, .chunk = shape->chunk, .q = head->q, .k = head->k, .v = head->v,
+                             .w = head->w, .beta = head->beta, .a = head->a, .p = head->p};
+}
+
+/* Decays and write strengths of the head's rows. */
+static void kda_head_gates(const OpRun *run, const DeltaShape *shape, KdaHead *head)
+{
+    const KdaAttr *attr = run->view->op->attr;
+    int64_t dk = shape->key_dim, heads = shape->value_heads;
+    const real *z = real_data_const(run->in[KDA_Z]), *logit = real_data_const(run->in[KDA_BETA]);
+    const real *dt = real_data_const(run->param[KDA_DT_BIAS]);
+    for (int64_t t = 0; t < head->rule.n; t++) {
+        int64_t row = (head->start + t) * heads + head->head;
+        for (int64_t d = 0; d < dk; d++) {
+            real raw = z[row * dk + d];
+            real g = attr->gate == KDA_GATE_NONE ? raw : REAL_NAME(kda_gate_at)(attr, head->exp_a, raw + dt[head->head * dk + d]).g;
+            head->w[t * dk + d] = real_exp(g);
+        }
+        head->beta[t] = attr->gate == KDA_GATE_NONE ? logit[row] : kda_beta_scale(attr) * real_sigmoid(logit[row]);
+    }
+}
+
+/* Fills the dense copies; q and k come normed (or raw, without a gate). */
+static void kda_head_load(const OpRun *run, const DeltaShape *shape, const real *q, const real *k, KdaHead *head)
+{
+    int64_t dk = shape->key_dim, dv = shape->value_dim, key_stride = shape->heads * dk, value_stride = shape->value_heads * dv;
+    int64_t at = head->start * key_stride + head->key_head * dk, n = head->rule.n;
+    const real *v = real_data_const(run->in[KDA_V]), *state = real_data_const(run->in[KDA_STATE]);
+    const real *a_log = real_data_const(run->param[KDA_A_LOG]);
+    real scale = 1 / real_sqrt((real)dk);
+    head->exp_a = a_log != NULL ? real_exp(a_log[head->head]) : 0;
+    REAL_NAME(delta_gather)(q + at, key_stride, n, dk, head->q);
+    REAL_NAME(delta_gather)(k + at, key_stride, n, dk, head->k);
+    REAL_NAME(delta_gather)(v + head->start * value_stride + head->head * dv, value_stride, n, dv, head->v);
+    for (int64_t i = 0; i < n * dk; i++) {
+        head->q[i] *= scale;
+    }
+    kda_head_gates(run, shape, head);
+    head->rule.state = state != NULL ? state + (head->sequence * shape->value_heads + head->head) * dk * dv : NULL;
+}
+
+/* Work on one head; adds FLOPs to what it returns. */
+typedef double (*KdaVisit)(const OpRun *run, const DeltaShape *shape, KdaHead *head, void *data);
+
+/* Visits every head of every sequence. */
+static double kda_each_head(const OpRun *run, const real *q, const real *k, KdaVisit visit, void *data)
+{
+    DeltaShape shape = kda_shape(run->view);
+    double flops = 0;
+    int64_t n_sequences = sequences_count(run->view->rows, ROWS_TOKENS);
+    for (int64_t s = 0; s < n_sequences; s++) {
+        int64_t start = sequences_start(run->view->rows, ROWS_TOKENS, s);
+        int64_t n = sequences_start(run->view->rows, ROWS_TOKENS, s + 1) - start;
+        KdaHead head = {.start = start, .sequence = s};
+        kda_head_alloc(&head, &shape, n);
+        for (int64_t h = 0; h < shape.value_heads; h++) {
+            head.head = h;
+            head.key_head = h / (shape.value_heads / shape.heads);
+            kda_head_load(run, &shape, q, k, &head);
+            flops += visit(run, &shape, &head, data);
+        }
+        g_free(head.block);
+    }
+    return flops;
+}
+
+static real *kda_head_state(Tensor *states, const DeltaShape *shape, const KdaHead *head)
+{
+    int64_t size = shape->key_dim * shape->value_dim;
+    return states != NULL ? real_data(states) + (head->sequence * shape->value_heads + head->head) * size : NULL;
+}
+
+static double kda_head_forward(const OpRun *run, const DeltaShape *shape, KdaHead *head, void *data)
+{
+    (void)data;
+    const KdaAttr *attr = run->view->op->attr;
+    int64_t n = head->rule.n, dv = shape->value_dim, pair_stride = shape->value_heads * shape->chunk;
+    real *last_state = kda_head_state(run->out[KDA_LAST_STATE], shape, head), *o = real_data(run->out[KDA_O]);
+    double flops = REAL_NAME(delta_pairs_forward)(&head->rule, head->a, head->p);
+    if (attr->recurrent) {
+        REAL_NAME(delta_recurrent_forward)(&head->rule, head->o, last_state);
+    } else {
+        flops += REAL_NAME(delta_chunk_forward)(&head->rule, head->o, last_state);
+    }
+    int64_t pair_at = head->start * pair_stride + head->head * shape->chunk;
+    REAL_NAME(delta_scatter)(head->o, n, dv, o + (head->start * shape->value_heads + head->head) * dv, shape->value_heads * dv);
+    REAL_NAME(delta_scatter)(head->a, n, shape->chunk, real_data(run->aux[KDA_AUX_A]) + pair_at, pair_stride);
+    REAL_NAME(delta_scatter)(head->p, n, shape->chunk, real_data(run->aux[KDA_AUX_P]) + pair_at, pair_stride);
+    return flops;
+}
+
+/* Elements of the tensors of a list; absent ones have none. */
+static int64_t kda_numel(Tensor *const *tensors, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += tensors[i] != NULL ? tensor_numel(tensors[i]) : 0;
+    }
+    return sum;
+}
+
+static int64_t kda_numel_const(const Tensor *const *tensors, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += tensors[i] != NULL ? tensor_numel(tensors[i]) : 0;
+    }
+    return sum;
+}
+
+gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const KdaAttr *attr = run->view->op->attr;
+    const real *q = real_data_const(run->in[KDA_Q]), *k = real_data_const(run->in[KDA_K]);
+    int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads, dk = attr->key_dim;
+    double flops = (double)(tokens * attr->value_heads * dk) * (kda_gate_flops(attr, FALSE) + 2); /* decay; q times scale */
+    if (attr->gate != KDA_GATE_NONE) {
+        real *q_normed = real_data(run->aux[KDA_AUX_Q]), *k_normed = real_data(run->aux[KDA_AUX_K]);
+        REAL_NAME(delta_norm_forward)(q, n_vectors, dk, q_normed, real_data(run->aux[KDA_AUX_Q_NORM]));
+        REAL_NAME(delta_norm_forward)(k, n_vectors, dk, k_normed, real_data(run->aux[KDA_AUX_K_NORM]));
+        q = q_normed;
+        k = k_normed;
+        flops += 2.0 * (double)n_vectors * (3.0 * (double)dk + 2) + 2.0 * (double)(tokens * attr->value_heads) + (double)attr->value_heads;
+    }
+    flops += kda_each_head(run, q, k, kda_head_forward, NULL);
+    op_count(run, flops, kda_numel_const(run->in, OP_INPUTS_MAX) + kda_numel_const(run->param, OP_PARAMS_MAX),
+             kda_numel(run->out, OP_OUTPUTS_MAX) + kda_numel(run->aux, OP_AUX_MAX));
+    return TRUE;
+}
+
+/* Gradients over all tokens that heads add to; the raw results of one head. */
+typedef struct KdaBackward {
+    real *dq, *dk;      /* [tokens, heads x dk], at the normed q and k */
+    real *da_log, *ddt; /* or NULL */
+} KdaBackward;
+
+/* From g and beta to z, A_log, dt_bias and the logits. */
+static void kda_head_gates_backward(const OpRun *run, const DeltaShape *shape, const KdaHead *head, const DeltaGradients *grads, KdaBackward *sums)
+{
+    const KdaAttr *attr = run->view->op->attr;
+    int64_t dk = shape->key_dim, heads = shape->value_heads, h = head->head;
+    const real *z = real_data_const(run->in[KDA_Z]), *logit = real_data_const(run->in[KDA_BETA]);
+    const real *dt = real_data_const(run->param[KDA_DT_BIAS]);
+    real *dz = real_data(run->din[KDA_Z]), *dlogit = real_data(run->din[KDA_BETA]), scale = kda_beta_scale(attr);
+    gboolean raw = attr->gate == KDA_GATE_NONE;
+    for (int64_t t = 0; t < head->rule.n; t++) {
+        int64_t row = (head->start + t) * heads + h;
+        for (int64_t d = 0; d < dk; d++) {
+            real dg = grads->g[t * dk + d];
+            KdaGatePoint at = {dg, 1, 0};
+            if (!raw) {
+                at = REAL_NAME(kda_gate_at)(attr, head->exp_a, z[row * dk + d] + dt[h * dk + d]);
+                sums->da_log[h] += dg * at.slope_a;
+                sums->ddt[h * dk + d] += dg * at.slope_z;
+            }
+            if (dz != NULL) {
+                dz[row * dk + d] = dg * at.slope_z;
+            }
+        }
+        if (dlogit != NULL) {
+            real s = raw ? 0 : real_sigmoid(logit[row]);
+            dlogit[row] = raw ? grads->beta[t] : grads->beta[t] * scale * s * (1 - s);
+        }
+    }
+}
+
+static double kda_rule_backward(const KdaAttr *attr, const KdaHead *head, const DeltaUpstream *up, const DeltaGradients *grads)
+{
+    if (attr->recurrent) {
+        REAL_NAME(delta_recurrent_backward)(&head->rule, up, grads);
+        return 0;
+    }
+    double flops = REAL_NAME(delta_chunk_backward)(&head->rule, up, grads);
+    flops += REAL_NAME(delta_pairs_backward)(&head->rule, grads);
+    return flops + REAL_NAME(delta_decay_finish)(&head->rule, grads->g);
+}
+
+/* Adds a head's gradients of q (scaled) and k to those of its key head. */
+static void kda_head_keys_backward(const DeltaShape *shape, const KdaHead *head, const DeltaGradients *grads, KdaBackward *sums)
+{
+    int64_t dk = shape->key_dim;
+    real scale = 1 / real_sqrt((real)dk);
+    for (int64_t t = 0; t < head->rule.n; t++) {
+        int64_t at = ((head->start + t) * shape->heads + head->key_head) * dk;
+        for (int64_t d = 0; d < dk; d++) {
+            sums->dq[at + d] += scale * grads->q[t * dk + d];
+            sums->dk[at + d] += grads->k[t * dk + d];
+        }
+    }
+}
+
+static double kda_head_backward(const OpRun *run, const DeltaShape *shape, KdaHead *head, void *data)
+{
+    KdaBackward *sums = data;
+    int64_t n = head->rule.n, dv = shape->value_dim, pair_stride = shape->value_heads * shape->chunk;
+    int64_t pair_at = head->start * pair_stride + head->head * shape->chunk, value_stride = shape->value_heads * dv;
+    int64_t value_at = head->start * value_stride + head->head * dv;
+    const real *d_o = real_data_const(run->dout[KDA_O]);
+    KdaHead grad = {0}; /* the same arrays again, for gradients */
+    kda_head_alloc(&grad, shape, n);
+    REAL_NAME(delta_gather)(real_data_const(run->aux[KDA_AUX_A]) + pair_at, pair_stride, n, shape->chunk, head->a);
+    REAL_NAME(delta_gather)(real_data_const(run->aux[KDA_AUX_P]) + pair_at, pair_stride, n, shape->chunk, head->p);
+    if (d_o != NULL) {
+        REAL_NAME(delta_gather)(d_o + value_at, value_stride, n, dv, grad.o);
+    }
+    const Tensor *dlast = run->dout[KDA_LAST_STATE];
+    int64_t state_at = (head->sequence * shape->value_heads + head->head) * shape->key_dim * dv;
+    DeltaUpstream up = {d_o != NULL ? grad.o : NULL, dlast != NULL ? real_data_const(dlast) + state_at : NULL};
+    DeltaGradients grads = {.q = grad.q, .k = grad.k, .g = grad.w, .v = grad.v, .beta = grad.beta, .a = grad.a, .p = grad.p,
+                            .state = kda_head_state(run->din[KDA_STATE], shape, head)};
+    double flops = kda_rule_backward(run->view->op->attr, head, &up, &grads);
+    if (run->din[KDA_V] != NULL) {
+        REAL_NAME(delta_scatter)(grad.v, n, dv, real_data(run->din[KDA_V]) + value_at, value_stride);
+    }
+    kda_head_keys_backward(shape, head, &grads, sums);
+    kda_head_gates_backward(run, shape, head, &grads, sums);
+    g_free(grad.block);
+    return flops;
+}
+
+/* FLOPs around the core: gates and decays, q times scale, sums over value heads, norms, write strength. */
+static double kda_outer_backward_flops(const KdaAttr *attr, int64_t tokens)
+{
+    double dk = (double)attr->key_dim, rows = (double)(tokens * attr->value_heads);
+    double flops = rows * dk * (kda_gate_flops(attr, TRUE) + 5);
+    if (attr->gate != KDA_GATE_NONE) {
+        flops += 10.0 * (double)(tokens * attr->heads) * dk + 6 * rows + (double)attr->value_heads;
+    }
+    return flops;
+}
+
+/* Gradients of the normed q and k to those of the raw ones. */
+static void kda_norms_backward(const OpRun *run, const KdaBackward *sums, int64_t n_vectors)
+{
+    const KdaAttr *attr = run->view->op->attr;
+    real *const dnormed[] = {sums->dq, sums->dk};
+    const int inputs[] = {KDA_Q, KDA_K}, normed[] = {KDA_AUX_Q, KDA_AUX_K}, norms[] = {KDA_AUX_Q_NORM, KDA_AUX_K_NORM};
+    for (int i = 0; i < 2; i++) {
+        if (attr->gate != KDA_GATE_NONE) {
+            const real *y = real_data_const(run->aux[normed[i]]), *r = real_data_const(run->aux[norms[i]]);
+            REAL_NAME(delta_norm_backward)(y, r, n_vectors, attr->key_dim, dnormed[i]);
+        }
+        if (run->din[inputs[i]] != NULL) {
+            memcpy(run->din[inputs[i]]->data, dnormed[i], (size_t)(n_vectors * attr->key_dim) * sizeof(real));
+        }
+    }
+}
+
+gboolean REAL_NAME(kda_backward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const KdaAttr *attr = run->view->op->attr;
+    int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads, n = n_vectors * attr->key_dim;
+    gboolean raw = attr->gate == KDA_GATE_NONE;
+    g_autofree real *dq = g_new0(real, (gsize)(n + 1)), *dk = g_new0(real, (gsize)(n + 1));
+    g_autofree real *da_log = g_new0(real, (gsize)attr->value_heads);
+    g_autofree real *ddt = g_new0(real, (gsize)(attr->value_heads * attr->key_dim));
+    KdaBackward sums = {dq, dk, da_log, ddt};
+    const real *q = real_data_const(raw ? run->in[KDA_Q] : run->aux[KDA_AUX_Q]);
+    const real *k = real_data_const(raw ? run->in[KDA_K] : run->aux[KDA_AUX_K]);
+    double flops = kda_each_head(run, q, k, kda_head_backward, &sums);
+    kda_norms_backward(run, &sums, n_vectors);
+    if (run->dparam[KDA_A_LOG] != NULL) {
+        memcpy(run->dparam[KDA_A_LOG]->data, da_log, (size_t)attr->value_heads * sizeof *da_log);
+    }
+    if (run->dparam[KDA_DT_BIAS] != NULL) {
+        memcpy(run->dparam[KDA_DT_BIAS]->data, ddt, (size_t)(attr->value_heads * attr->key_dim) * sizeof *ddt);
+    }
+    int64_t read = kda_numel_const(run->in, OP_INPUTS_MAX) + kda_numel_const(run->param, OP_PARAMS_MAX);
+    read += kda_numel_const(run->dout, OP_OUTPUTS_MAX) + kda_numel(run->aux, OP_AUX_MAX);
+    op_count(run, flops + kda_outer_backward_flops(attr, tokens), read,
+             kda_numel(run->din, OP_INPUTS_MAX) + kda_numel(run->dparam, OP_PARAMS_MAX));
+    return TRUE;
+}
 
 #if REAL_HAS_CLASS
 /* Adds a parameter PREFIX.part of n values that stays fp32. */
@@ -17,26 +359,27 @@ static int kda_add_param(Graph *graph, const char *prefix, const char *part, int
 int kda_add(Graph *graph, const char *prefix, const int qkvzb[5], const KdaAttr *attr)
 {
     OpName name = op_name(prefix, "kda");
-    int a_log = kda_add_param(graph, prefix, "A_log", attr->value_heads);
-    int dt_bias = kda_add_param(graph, prefix, "dt_bias", attr->value_heads * attr->key_dim);
+    gboolean gated = attr->gate != KDA_GATE_NONE;
+    int a_log = gated ? kda_add_param(graph, prefix, "A_log", attr->value_heads) : -1;
+    int dt_bias = gated ? kda_add_param(graph, prefix, "dt_bias", attr->value_heads * attr->key_dim) : -1;
     int o = graph_add_tensor(graph, name.text, ROWS_TOKENS, attr->value_heads * attr->value_dim, graph->compute);
     Op *op = op_add(graph, OP_kda, name.text, attr, sizeof *attr);
+    g_assert(attr->value_heads % attr->heads == 0);
     for (int i = 0; i < 5; i++) {
         op_input(op, qkvzb[i]);
     }
-    op_param(graph, op, a_log);
-    op_param(graph, op, dt_bias);
+    if (gated) {
+        op_param(graph, op, a_log);
+        op_param(graph, op, dt_bias);
+    }
     op_output(graph, op, o);
     return o;
 }
 
-enum { KDA_Q, KDA_K, KDA_V, KDA_Z, KDA_BETA, KDA_STATE, KDA_O = 0, KDA_LAST_STATE, KDA_A_LOG = 0, KDA_DT_BIAS };
-
-static DeltaShape kda_shape(const OpView *view)
+void kda_add_states(Graph *graph, Op *op, int before, int after)
 {
-    const KdaAttr *attr = view->op->attr;
-    return (DeltaShape){attr->heads, attr->value_heads, attr->key_dim, attr->value_dim,
-                        attr->chunk > 0 ? attr->chunk : DELTA_CHUNK, TRUE};
+    op_input(op, before);
+    op_output(graph, op, after);
 }
 
 /* kernels.md 2.6: normed q and k with their reciprocal norms, both pair matrices; v, z and beta by reference. */
@@ -74,30 +417,25 @@ static int64_t kda_saved_bytes(const OpView *view)
     return bytes;
 }
 
-static int64_t kda_param_bytes(const OpView *view)
+/* Both parameters (which a core without gate lacks), or those of them that train. */
+static int64_t kda_param_bytes(const OpView *view, gboolean trained_only)
 {
-    DeltaShape shape = kda_shape(view);
-    return dtype_bytes(op_wide_dtype(view->graph), shape.value_heads * (1 + shape.key_dim));
+    int64_t n = 0;
+    for (int i = 0; i < view->op->n_params; i++) {
+        n += trained_only && !op_trains_param(view, i) ? 0 : graph_param_numel(op_weight(view, i));
+    }
+    return dtype_bytes(op_wide_dtype(view->graph), n);
 }
 
-/* Outside the core: norms 3 d + 2 per head, gate 4 or 5 per channel, write strength 2, exp(A_log). */
-static double kda_outer_flops(const OpView *view, const DeltaSums *sums, gboolean backward)
+/* Around the core: norms 3 d + 2 per key head; gate, decay and scale per channel; write strength 2; exp(A_log). */
+static double kda_outer_forward_flops(const KdaAttr *attr, int64_t tokens)
 {
-    const KdaAttr *attr = view->op->attr;
-    double tokens = (double)sums->n_tokens, dk = (double)attr->key_dim;
-    double heads = (double)attr->heads, value_heads = (double)attr->value_heads;
-    if (attr->gate == KDA_GATE_NONE) {
-        return 0;
+    double dk = (double)attr->key_dim, rows = (double)(tokens * attr->value_heads);
+    double flops = rows * dk * (kda_gate_flops(attr, FALSE) + 2);
+    if (attr->gate != KDA_GATE_NONE) {
+        flops += 2 * (double)(tokens * attr->heads) * (3 * dk + 2) + 2 * rows + (double)attr->value_heads;
     }
-    double gate = attr->gate == KDA_GATE_BOUNDED ? 4 : 5;
-    double norm = 3 * dk + 2;
-    double strength = 2;
-    if (backward) {
-        gate += attr->gate == KDA_GATE_BOUNDED ? 9 : 6;
-        norm = 5 * dk;
-        strength += 4;
-    }
-    return tokens * (2 * heads * norm + value_heads * (dk * gate + strength)) + value_heads;
+    return flops;
 }
 
 static void kda_work(const OpView *view, OpCost *cost, const DeltaSums *sums, const Work *amounts)
@@ -114,7 +452,7 @@ static void kda_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     DeltaShape shape = kda_shape(view);
     DeltaSums sums = delta_sums(view->rows, shape.chunk);
-    Work work = {.law = WORK_KDA_FORWARD, .read_bytes = kda_param_bytes(view), .write_bytes = kda_saved_bytes(view)};
+    Work work = {.law = WORK_KDA_FORWARD, .read_bytes = kda_param_bytes(view, FALSE), .write_bytes = kda_saved_bytes(view)};
     *ret_cost = (OpCost){0};
     if (view->op->eager) {
         delta_eager_forward(&shape, &sums, ret_cost);
@@ -126,7 +464,7 @@ static void kda_forward_cost(const OpView *view, OpCost *ret_cost)
     for (int i = 0; i < view->op->n_outputs; i++) {
         work.write_bytes += op_out_bytes(view, i);
     }
-    work.flops = delta_forward_flops(&shape, &sums) + kda_outer_flops(view, &sums, FALSE);
+    work.flops = delta_forward_flops(&shape, &sums) + kda_outer_forward_flops(view->op->attr, sums.n_tokens);
     kda_work(view, ret_cost, &sums, &work);
     ret_cost->workspace_bytes = delta_forward_workspace(&shape, &sums);
 }
@@ -147,8 +485,8 @@ static void kda_backward_cost(const OpView *view, OpCost *ret_cost)
     }
     kda_saved(view, &saved);
     Work work = {.law = WORK_KDA_BACKWARD};
-    work.read_bytes = kda_saved_bytes(view) + kda_param_bytes(view);
-    work.write_bytes = op_trains_param(view, KDA_A_LOG) || op_trains_param(view, KDA_DT_BIAS) ? kda_param_bytes(view) : 0;
+    work.read_bytes = kda_saved_bytes(view) + kda_param_bytes(view, FALSE);
+    work.write_bytes = kda_param_bytes(view, TRUE);
     for (int i = 0; i < view->op->n_inputs; i++) {
         work.read_bytes += saved.inputs >> i & 1u ? op_in_bytes(view, i) : 0;
         work.write_bytes += op_needs_input_grad(view, i) ? op_in_bytes(view, i) : 0;
@@ -156,9 +494,54 @@ static void kda_backward_cost(const OpView *view, OpCost *ret_cost)
     for (int i = 0; i < view->op->n_outputs; i++) {
         work.read_bytes += op_out_bytes(view, i);
     }
-    work.flops = delta_backward_flops(&shape, &sums) + kda_outer_flops(view, &sums, TRUE);
+    work.flops = delta_backward_flops(&shape, &sums) + kda_outer_backward_flops(view->op->attr, sums.n_tokens);
     kda_work(view, ret_cost, &sums, &work);
     ret_cost->workspace_bytes = delta_backward_workspace(&shape, &sums);
+}
+
+/* Adds states before and after each sequence to a sample. */
+static void kda_sample_states(Graph *graph, const KdaAttr *attr)
+{
+    int64_t width = attr->value_heads * attr->key_dim * attr->value_dim;
+    int before = graph_add_input(graph, "state", ROWS_SEQUENCES, width, graph->compute, TRUE);
+    int after = graph_add_tensor(graph, "last_state", ROWS_SEQUENCES, width, graph->compute);
+    kda_add_states(graph, graph_op(graph, 0), before, after);
+    graph_add_output(graph, after);
+}
+
+static gboolean kda_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    static const struct {
+        KdaAttr attr;
+        int64_t n_sequences, seq_len;
+        gboolean states;
+    } samples[] = {
+        {{2, 2, 4, 3, 8, KDA_GATE_BOUNDED, -5, 1, FALSE}, 1, 12, TRUE},
+        {{1, 2, 3, 4, 4, KDA_GATE_SOFTPLUS, 0, 2, FALSE}, 2, 9, FALSE}, /* grouped heads, two sequences */
+        {{1, 1, 5, 2, 64, KDA_GATE_BOUNDED, -5, 1, FALSE}, 1, 37, FALSE}, /* three sub-chunks, ragged */
+        {{1, 1, 2, 2, 0, KDA_GATE_SOFTPLUS, 0, 1, FALSE}, 1, 65, FALSE},
+        {{1, 2, 3, 2, 32, KDA_GATE_NONE, 0, 0, FALSE}, 1, 33, TRUE},
+        {{1, 1, 1, 1, 0, KDA_GATE_BOUNDED, -5, 1, FALSE}, 1, 1, FALSE},
+    };
+    static const char *const names[] = {"q", "k", "v", "z", "beta"};
+    if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
+        return FALSE;
+    }
+    const KdaAttr *attr = &samples[idx].attr;
+    const int64_t widths[] = {attr->heads * attr->key_dim, attr->heads * attr->key_dim, attr->value_heads * attr->value_dim,
+                              attr->value_heads * attr->key_dim, attr->value_heads};
+    int inputs[5];
+    for (int i = 0; i < 5; i++) {
+        inputs[i] = graph_add_input(graph, names[i], ROWS_TOKENS, widths[i], graph->compute, TRUE);
+    }
+    graph_add_output(graph, kda_add(graph, "attn", inputs, attr));
+    if (samples[idx].states) {
+        kda_sample_states(graph, attr);
+    }
+    rows->rows[ROWS_TOKENS] = samples[idx].n_sequences * samples[idx].seq_len;
+    rows->rows[ROWS_SEQUENCES] = samples[idx].n_sequences;
+    rows->seq_len = samples[idx].seq_len;
+    return TRUE;
 }
 
 extern const OpClass op_kda;
@@ -168,5 +551,8 @@ const OpClass op_kda = {
     .saved = kda_saved,
     .forward_cost = kda_forward_cost,
     .backward_cost = kda_backward_cost,
+    .forward = REAL_KERNELS(kda_forward),
+    .backward = REAL_KERNELS(kda_backward),
+    .sample = kda_sample,
 };
 #endif

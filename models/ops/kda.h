@@ -5,6 +5,7 @@
 #pragma once
 
 #include "models/graph.h"
+#include "models/real.h"
 
 /* How the log decay g comes from the decay input z. */
 typedef enum KdaGate {
@@ -29,6 +30,16 @@ typedef struct KdaAttr {
  * Adds the operator PREFIX.kda with parameters PREFIX.A_log [value_heads] and PREFIX.dt_bias
  * [value_heads x key_dim], fp32 and without weight decay. q, k: [TOKENS, heads x key_dim]; v: [TOKENS,
  * value_heads x value_dim]; z: [TOKENS, value_heads x key_dim], raw decay logits; beta_logit: [TOKENS,
- * value_heads]. Returns o: [TOKENS, value_heads x value_dim].
+ * value_heads]. Without a gate there are no parameters. Returns o: [TOKENS, value_heads x value_dim].
  */
 int kda_add(Graph *graph, const char *prefix, const int qkvzb[5], const KdaAttr *attr);
+
+/* Adds the states before and after each sequence ([SEQUENCES, value_heads x key_dim x value_dim]) to the operator. */
+void kda_add_states(Graph *graph, Op *op, int before, int after);
+
+/* The gate at x = z + dt_bias: g, its slope in z and in A_log. exp_a = exp(A_log). */
+typedef struct KdaGatePoint {
+    real g, slope_z, slope_a;
+} KdaGatePoint;
+
+KdaGatePoint REAL_NAME(kda_gate_at)(const KdaAttr *attr, real exp_a, real x);
