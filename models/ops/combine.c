@@ -135,6 +135,7 @@ static gboolean combine_sample(int idx, Graph *graph, RowCounts *rows)
     int slots = permute_add(graph, "permute", x, t.order);
     DispatchTensors d = dispatch_add(graph, "dispatch", slots, t.counts, samples[idx].experts);
     graph_add_output(graph, combine_add(graph, "combine", d.rows, d.arrival));
+    graph_add_output(graph, t.weights);
     return TRUE;
 }
 

@@ -175,6 +175,7 @@ static gboolean dispatch_sample(int idx, Graph *graph, RowCounts *rows)
     RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
     int slots = permute_add(graph, "permute", x, t.order);
     graph_add_output(graph, dispatch_add(graph, "dispatch", slots, t.counts, samples[idx].experts).rows);
+    graph_add_output(graph, t.weights);
     return TRUE;
 }
 

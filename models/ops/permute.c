@@ -145,6 +145,7 @@ static gboolean permute_sample(int idx, Graph *graph, RowCounts *rows)
     }
     RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
     graph_add_output(graph, permute_add(graph, "permute", x, t.order));
+    graph_add_output(graph, t.weights);
     return TRUE;
 }
 
