@@ -286,6 +286,9 @@ static gboolean copies_output(const OpView *view)
 static void attention_saved(const OpView *view, OpSaved *ret_saved)
 {
     const GraphTensor *o = op_out(view, 0);
+    if (!op_has_backward(view)) {
+        return;
+    }
     ret_saved->inputs = 7;
     ret_saved->outputs = 2;
     if (copies_output(view)) {

@@ -89,6 +89,9 @@ static void l2norm_saved(const OpView *view, OpSaved *ret_saved)
 {
     const L2normAttr *attr = view->op->attr;
     Dtype dtype = view->op->eager ? op_in(view, 0)->dtype : DTYPE_FP32;
+    if (!op_has_backward(view)) {
+        return;
+    }
     ret_saved->inputs = 1;
     op_saved_aux(ret_saved, op_in(view, 0)->rows, op_in(view, 0)->width / attr->width, dtype);
 }

@@ -131,6 +131,9 @@ int layernorm_add(Graph *graph, const char *name, int x, double eps)
 
 static void layernorm_saved(const OpView *view, OpSaved *ret_saved)
 {
+    if (!op_has_backward(view)) {
+        return;
+    }
     ret_saved->inputs = 1;
     op_saved_aux(ret_saved, op_in(view, 0)->rows, 1, DTYPE_FP32); /* mean */
     op_saved_aux(ret_saved, op_in(view, 0)->rows, 1, DTYPE_FP32); /* 1 / deviation */

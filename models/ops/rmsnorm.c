@@ -128,6 +128,9 @@ static NormSize norm_size(const OpView *view)
 static void rmsnorm_saved(const OpView *view, OpSaved *ret_saved)
 {
     const RmsnormAttr *attr = view->op->attr;
+    if (!op_has_backward(view)) {
+        return;
+    }
     ret_saved->inputs = 1;
     op_saved_aux(ret_saved, op_in(view, 0)->rows, op_in(view, 0)->width / attr->width, DTYPE_FP32);
 }

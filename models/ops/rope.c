@@ -113,6 +113,9 @@ int rope_add(Graph *graph, const char *name, int x, int positions, const RopeAtt
 static void rope_saved(const OpView *view, OpSaved *ret_saved)
 {
     const RopeAttr *attr = view->op->attr;
+    if (!op_has_backward(view)) {
+        return;
+    }
     ret_saved->inputs = view->op->inputs[1] >= 0 ? 2 : 0;
     if (view->op->eager && op_needs_input_grad(view, 0)) {
         int64_t angles = sequences_longest(view->rows, op_in(view, 0)->rows) * attr->rotary_dim / 2;

@@ -431,6 +431,9 @@ static SparseSize sparse_size(const OpView *view)
 static void sparse_attention_saved(const OpView *view, OpSaved *ret_saved)
 {
     const SparseAttentionAttr *attr = view->op->attr;
+    if (!op_has_backward(view)) {
+        return;
+    }
     if (attr->latent == 0) {
         ret_saved->inputs = 15;
         ret_saved->outputs = 3;
