@@ -395,8 +395,7 @@ SparseAttentionTensors sparse_mla_add(Graph *graph, const char *name, const char
 {
     int64_t rows = attr->heads * (attr->head_dim - attr->rope_dim + attr->v_dim);
     g_assert(attr->latent > 0 && attr->rope_dim > 0 && attr->rope_dim < attr->head_dim);
-    g_assert(graph_tensor(graph, inputs[1])->width == attr->latent);
-    g_assert(graph_tensor(graph, inputs[2])->width == attr->rope_dim);
+    g_assert(graph_tensor(graph, inputs[1])->width == attr->latent && graph_tensor(graph, inputs[2])->width == attr->rope_dim);
     int weight = graph_add_param(graph, op_name(param, "weight").text, PARAM_MATRIX, rows, attr->latent, 0);
     return sparse_add(graph, name, weight, inputs, attr);
 }
@@ -435,12 +434,10 @@ static void sparse_attention_saved(const OpView *view, OpSaved *ret_saved)
         return;
     }
     if (attr->latent == 0) {
-        ret_saved->inputs = 15;
-        ret_saved->outputs = 3;
+        *ret_saved = (OpSaved){.inputs = 15, .outputs = 3};
         return;
     }
-    ret_saved->inputs = 14u | (op_trains_param(view, 0) ? 1u : 0u);
-    ret_saved->outputs = 6;
+    *ret_saved = (OpSaved){.inputs = 14u | (op_trains_param(view, 0) ? 1u : 0u), .outputs = 6};
     op_saved_aux(ret_saved, ROWS_TOKENS, attr->heads * attr->latent, op_out(view, 0)->dtype); /* z */
 }
 
