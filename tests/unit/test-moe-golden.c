@@ -9,7 +9,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(json_t, json_decref)
 
 static json_t *load(const char *name)
 {
-    g_autofree char *relative = g_build_filename("tests/golden/ops", name, NULL);
+    g_autofree char *relative = g_build_filename("models/golden/cases", name, NULL);
     g_autofree char *path = check_source_path(relative);
     json_t *value = json_load_file(path, 0, NULL);
     assert_non_null(value);
