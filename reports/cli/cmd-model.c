@@ -31,8 +31,9 @@ static void append_shape(GString *out, const Model *model)
 {
     g_autofree char *pattern = model_layer_pattern(model);
     g_autofree char *layers = g_strdup_printf("%" G_GINT64_FORMAT ": %s", model->n_layers, pattern);
-    g_autofree char *sizes = g_strdup_printf("hidden %" G_GINT64_FORMAT ", vocabulary %" G_GINT64_FORMAT "%s", model->hidden,
-                                             model->vocab, model->tied_embeddings ? ", head tied to the embedding" : "");
+    g_autofree char *sizes =
+        g_strdup_printf("hidden %" G_GINT64_FORMAT ", vocabulary %" G_GINT64_FORMAT "%s", model->hidden, model->vocab,
+                        model->tied_embeddings ? ", head tied to the embedding" : "");
     append_labelled(out, "Model", model->name);
     append_labelled(out, "Type", model->family);
     append_labelled(out, "Layers", layers);
@@ -103,8 +104,9 @@ static void append_operators(GString *out, const ModelFacts *facts)
             table_put_number(table, backward, op->backward / 1e9);
         }
     }
-    g_string_append_printf(out, "\nModel FLOPs per token, sequences of %" G_GINT64_FORMAT ": forward %.5g GFLOP, backward %.5g GFLOP\n\n",
-                           facts->seq_len, facts->flops.forward / 1e9, facts->flops.backward / 1e9);
+    g_string_append_printf(
+        out, "\nModel FLOPs per token, sequences of %" G_GINT64_FORMAT ": forward %.5g GFLOP, backward %.5g GFLOP\n\n",
+        facts->seq_len, facts->flops.forward / 1e9, facts->flops.backward / 1e9);
     text_append_table(out, table, 2);
 }
 
@@ -137,13 +139,15 @@ static gboolean run(const CommandCall *call, GError **error)
 
 static const CommandOption options[] = {
     {"json", 0, G_OPTION_ARG_NONE, offsetof(ModelOptions, json), "Print one JSON object", NULL},
-    {"seq-len", 0, G_OPTION_ARG_INT64, offsetof(ModelOptions, seq_len), "Tokens per sequence, for attention (default 4096)", "N"},
+    {"seq-len", 0, G_OPTION_ARG_INT64, offsetof(ModelOptions, seq_len),
+     "Tokens per sequence, for attention (default 4096)", "N"},
     {NULL},
 };
 
 const CommandClass command_model = {
     .usage = "MODEL",
-    .description = "MODEL is the name of a preset or the path of a Hugging Face config.json. FLOPs are those of matrix products and "
+    .description = "MODEL is the name of a preset or the path of a Hugging Face config.json. FLOPs are those of matrix "
+                   "products and "
                    "recurrences, causal pairs only.",
     .min_words = 1,
     .max_words = 1,

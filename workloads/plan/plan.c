@@ -408,9 +408,7 @@ static void read_kernels(Plan *plan, JsonObject *root)
     set_all_eager(plan, json_object_choice(object, "default", modes, 2, 0) == 1);
     for (int i = 0; i < N_OPS; i++) {
         const char *id = op_class((OpKind)i)->id;
-        if (json_object_has(object, id)) {
-            plan->eager[i] = json_object_choice(object, id, modes, 2, 0) == 1;
-        }
+        plan->eager[i] = json_object_choice(object, id, modes, 2, plan->eager[i]) == 1;
     }
     json_object_end(object);
 }

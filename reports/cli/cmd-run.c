@@ -1,0 +1,88 @@
+/*
+ * moesim run PLAN.json: one training step, predicted.
+ */
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <string.h>
+
+#include "reports/cli/command.h"
+#include "reports/cli/summary.h"
+#include "sim/base/error.h"
+#include "sim/base/file.h"
+#include "sim/base/json-read.h"
+#include "workloads/run/run.h"
+
+typedef struct Options {
+    gboolean json, require_fit;
+    char *output;
+} Options;
+
+/* The result object as text, the same bytes for the same plan. */
+static char *result_text(const Result *result)
+{
+    g_autoptr(json_t) object = result_to_json(result);
+    g_autofree char *text = json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    return g_strconcat(text, "\n", NULL);
+}
+
+static gboolean write_report(const char *dir, const char *name, const char *text, GError **error)
+{
+    g_autofree char *path = g_build_filename(dir, name, NULL);
+    return file_write(path, text, strlen(text), error);
+}
+
+static gboolean write_reports(const char *dir, const char *json, const char *summary, GError **error)
+{
+    if (g_mkdir_with_parents(dir, 0777) != 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_IO, "%s: %s", dir, g_strerror(errno));
+        return FALSE;
+    }
+    return write_report(dir, "result.json", json, error) && write_report(dir, "summary.txt", summary, error);
+}
+
+static gboolean run(const CommandCall *call, GError **error)
+{
+    const Options *options = call->options;
+    g_autoptr(Plan) plan = plan_load(call->words[0], error);
+    if (plan == NULL) {
+        return FALSE;
+    }
+    g_autoptr(Result) result = run_plan(plan, NULL, error);
+    if (result == NULL) {
+        return FALSE;
+    }
+    g_autofree char *json = result_text(result);
+    g_autofree char *summary = summary_text(plan, result);
+    if (options->output != NULL && !write_reports(options->output, json, summary, error)) {
+        return FALSE;
+    }
+    if (!command_print(error, "%s", options->json ? json : summary)) {
+        return FALSE;
+    }
+    if (options->require_fit && !result->fits) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s: does not fit in memory", call->words[0]);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static const CommandOption options[] = {
+    {"json", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, json), "Print the result as JSON, and nothing else", NULL},
+    {"output", 'o', G_OPTION_ARG_FILENAME, G_STRUCT_OFFSET(Options, output),
+     "Write result.json and summary.txt into DIR, which is made when absent", "DIR"},
+    {"require-fit", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, require_fit),
+     "Exit with status 1 when the plan does not fit in memory", NULL},
+    {NULL},
+};
+
+const CommandClass command_run = {
+    .usage = "PLAN.json",
+    .description = "Predicts one training step: its time and parts, rates, and peak memory.\n"
+                   "`moesim PLAN.json` is the same. Plans to begin with are in workloads/presets.",
+    .min_words = 1,
+    .max_words = 1,
+    .words = COMMAND_WORDS_FILES,
+    .options = options,
+    .options_size = sizeof(Options),
+    .run = run,
+};

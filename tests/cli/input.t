@@ -1,0 +1,172 @@
+# Every kind of bad plan: what is said, and that nothing is printed on stdout.
+
+$ moesim nowhere.json
+! moesim: nowhere.json: cannot read: No such file or directory
+? 3
+
+$ moesim run nowhere
+! moesim: nowhere: cannot read: No such file or directory
+? 3
+
+$ mkdir folder.json; moesim folder.json
+! moesim: folder.json: cannot read: Is a directory
+? 3
+
+$ : > empty.json; moesim empty.json
+! ~ moesim: empty.json:1:*
+? 2
+
+= broken.json
+{"model": "kimi-k3",
+ "cluster": }
+=
+$ moesim broken.json
+! ~ moesim: broken.json:2:1*: *
+? 2
+
+$ printf '{"model": "\377"}' > bytes.json; moesim bytes.json
+! ~ moesim: bytes.json:1:*byte 0xff*
+? 2
+
+$ head -c 100000 /dev/zero | tr '\0' '[' > deep.json; moesim deep.json
+! ~ moesim: deep.json:1:*
+? 2
+
+$ head -c 4096 /dev/urandom > noise.json; moesim noise.json 2>&1 | cut -c1-8
+moesim: 
+? 0
+
+$ echo '[1, 2]' > list.json; moesim list.json
+! ~ moesim: list.json:*object*
+? 2
+
+$ echo '{}' > nothing.json; moesim nothing.json
+! ~ moesim: nothing.json:*model: *
+? 2
+
+$ echo '{"model": "llama-3.1-8b", "model": "kimi-k3"}' > twice.json; moesim twice.json
+! ~ moesim: twice.json:1:*duplicate*
+? 2
+
+$ echo '{"model": "llama-3.1-8b", "cluster": {"preset": "h200-sxm"}} x' > tail.json; moesim tail.json
+! ~ moesim: tail.json:1:*
+? 2
+
+# Each of these differs from a good plan in one field: the place and a way out are named.
+= plan.sh
+# usage: plan.sh FIELDS; runs a small plan with these further top-level fields
+printf '{"model": "llama-3.1-8b",\n "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 8}%s}\n' "$1" > plan.json
+moesim plan.json
+=
+
+$ sh plan.sh ', "paralel": {}'
+! ~ moesim: plan.json:2:*: paralel: *"parallel"*
+? 2
+
+$ sh plan.sh ', "epoch_num": 3'
+! ~ moesim: plan.json:2:*: epoch_num: *
+? 2
+
+$ sh plan.sh ', "parallel": {"dp_shards": 8}'
+! ~ moesim: plan.json:2:*: parallel.dp_shards: *"dp_shard"*
+? 2
+
+$ sh plan.sh ', "workload": {"seq_len": "long"}'
+! ~ moesim: plan.json:2:*: workload.seq_len: *
+? 2
+
+$ sh plan.sh ', "workload": {"seq_len": 4096.5}'
+! ~ moesim: plan.json:2:*: workload.seq_len: *
+? 2
+
+$ sh plan.sh ', "workload": {"seq_len": -1}'
+! ~ moesim: plan.json:2:*: workload.seq_len: *
+? 2
+
+$ sh plan.sh ', "workload": {"seq_len": 9223372036854775807}'
+! ~ moesim: plan.json:2:*: workload.seq_len: *
+? 2
+
+$ sh plan.sh ', "workload": {"seq_len": 99999999999999999999}'
+! ~ moesim: plan.json:2:*
+? 2
+
+$ sh plan.sh ', "workload": {"seq_len": 1e999}'
+! ~ moesim: plan.json:2:*
+? 2
+
+$ sh plan.sh ', "workload": {"seq_len": NaN}'
+! ~ moesim: plan.json:2:*
+? 2
+
+$ sh plan.sh ', "workload": []'
+! ~ moesim: plan.json:2:*: workload: *
+? 2
+
+$ sh plan.sh ', "workload": {"mode": "pretrian"}'
+! ~ moesim: plan.json:2:*: workload.mode: *"pretrain"*
+? 2
+
+$ sh plan.sh ', "precision": {"parameters": "fp16"}'
+! ~ moesim: plan.json:2:*: precision.parameters: *
+? 2
+
+$ sh plan.sh ', "kernels": {"kdaa": "eager"}'
+! ~ moesim: plan.json:2:*: kernels.kdaa: *"kda"*
+? 2
+
+# What is not modelled is refused by name, never ignored.
+$ sh plan.sh ', "parallel": {"pp": 2}'
+! ~ moesim: plan.json:2:*: parallel.pp: *not modelled*
+? 2
+
+$ sh plan.sh ', "moe": {"capacity_factor": 1.25}'
+! ~ moesim: plan.json:2:*: moe.capacity_factor: *not modelled*
+? 2
+
+$ sh plan.sh ', "memory": {"offload_fraction": 0.5}'
+! ~ moesim: plan.json:2:*: memory.offload_fraction: *not modelled*
+? 2
+
+# So is what has no effect.
+$ sh plan.sh ', "workload": {"lora": {"rank": 8}}'
+! ~ moesim: plan.json:2:*: workload.lora: *
+? 2
+
+$ sh plan.sh ', "workload": {"routing": {"kind": "zipf"}}'
+! ~ moesim: plan.json:2:*: workload*experts*
+? 2
+
+# Degrees that do not divide: both numbers are named, and a legal one.
+$ sh plan.sh ', "parallel": {"dp_shard": 3}'
+! ~ moesim: plan.json:2:*: parallel*3*8*
+? 2
+
+$ sh plan.sh ', "parallel": {"ep": 4}'
+! ~ moesim: plan.json:2:*: parallel*ep 4*experts*
+? 2
+
+$ sh plan.sh ', "workload": {"global_batch": 23}'
+! ~ moesim: plan.json:2:*: workload*global_batch 23*8*
+? 2
+
+= bad-model.json
+{"model": "kimi-k4", "cluster": {"preset": "h200-sxm"}}
+=
+$ moesim bad-model.json
+! ~ moesim: bad-model.json:1:*: model: *kimi-k4*kimi-k3*
+? 2
+
+= bad-device.json
+{"model": "kimi-k3", "cluster": {"preset": "h200-smx"}}
+=
+$ moesim bad-device.json
+! ~ moesim: bad-device.json:1:*: cluster*h200-smx*h200-sxm*
+? 2
+
+= no-file.json
+{"model": "models/none.json", "cluster": {"preset": "h200-sxm"}}
+=
+$ moesim no-file.json
+! ~ moesim: *models/none.json: cannot read: No such file or directory*
+? 2

@@ -1,0 +1,107 @@
+# Results of run: where they go, what they hold, and what happens when they cannot be written.
+
+= plan.json
+{"model": "llama-3.1-8b",
+ "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 8},
+ "workload": {"seq_len": 4096}, "memory": {"recompute": "full"}}
+=
+
+$ moesim plan.json
+~ Model       llama-3.1-8b: 8.03 B parameters, *
+~ Machine     8 x NVIDIA H200 SXM * (1 nodes of 8): FSDP 8
+...
+~ Step        * tokens/s per GPU, * in all
+...
+~ Memory      * of * GiB: fits
+...
+~ Evidence    step time rests on *
+~ Units       GiB = 2^30 bytes; *
+? 0
+
+$ moesim plan.json > one; moesim run plan.json > two; cmp one two
+? 0
+
+# JSON alone on stdout, the same bytes each time, the names of the contract first.
+$ moesim run plan.json --json > one.json; moesim run --json plan.json > two.json; cmp one.json two.json; head -4 one.json
+{
+  "schema": "moesim.result/1",
+  "ranks": 8,
+~   "step_time_s": *
+? 0
+
+$ grep -c -i nan one.json
+0
+? 1
+
+# Every collective names its group, size and tier.
+$ grep -A2 '"name": "all_gather' one.json | head -3
+~       "name": "all_gather*
+~       "tier": "scale-up",
+~       "group_size": 8,
+? 0
+
+$ moesim plan.json -o out/dir > printed; ls out/dir; cmp printed out/dir/summary.txt
+result.json
+summary.txt
+? 0
+
+$ moesim plan.json --json > json; cmp json out/dir/result.json
+? 0
+
+$ moesim plan.json -o plan.json
+! ~ moesim: plan.json: *
+? 3
+
+$ moesim plan.json -o /proc/nothing/here
+! ~ moesim: /proc/nothing/here: *
+? 3
+
+$ moesim plan.json > /dev/full
+! moesim: standard output: No space left on device
+? 3
+
+$ moesim plan.json --json > /dev/full
+! moesim: standard output: No space left on device
+? 3
+
+$ moesim plan.json --json >&-
+! moesim: standard output: Bad file descriptor
+? 3
+
+$ moesim plan.json --require-fit > /dev/null
+? 0
+
+$ moesim run
+! moesim: run: expected PLAN.json; see `moesim run --help`
+? 2
+
+$ moesim run plan.json plan.json
+! moesim: run: 'plan.json' is one word too many; see `moesim run --help`
+? 2
+
+$ moesim plan.json --jsn
+! moesim: run: Unknown option --jsn; see `moesim run --help`
+? 2
+
+# What does not fit is said to, with what would have to change; it fails only on request.
+= large.json
+{"model": "llama-3.1-405b",
+ "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 8},
+ "workload": {"seq_len": 8192}}
+=
+$ moesim large.json
+...
+~ Memory      * GiB: DOES NOT FIT
+...
+~ To fit      *
+...
+? 0
+
+$ moesim large.json --require-fit > /dev/null
+! moesim: large.json: does not fit in memory
+? 1
+
+# Paths are relative to the plan that names them, not to where one stands.
+$ mkdir -p a/models; cp $SRC/tests/reference/models/llama-d2048.json a/models/m.json; sed 's#llama-3.1-8b#models/m.json#' plan.json > a/plan.json; moesim a/plan.json | head -1
+~ Model       m: *
+? 0
