@@ -50,30 +50,10 @@ static real kda_beta_scale(const KdaAttr *attr)
 
 /* One sequence and value head: where it lies, and dense copies. */
 typedef struct KdaHead {
-    DeltaHead rule;
+    DeltaArrays arrays;
     int64_t start, sequence, head, key_head;
     real exp_a;
-    real *block; /* owns the arrays */
-    real *q, *k, *v, *w, *beta, *a, *p, *o;
 } KdaHead;
-
-static void kda_head_alloc(KdaHead *head, const DeltaShape *shape, int64_t n)
-{
-    int64_t dk = shape->key_dim, dv = shape->value_dim;
-    real **arrays[] = {&head->q, &head->k, &head->w, &head->v, &head->o, &head->a, &head->p, &head->beta};
-    const int64_t widths[] = {dk, dk, dk, dv, dv, shape->chunk, shape->chunk, 1};
-    int64_t total = 1;
-    for (guint i = 0; i < G_N_ELEMENTS(widths); i++) {
-        total += n * widths[i];
-    }
-    real *at = head->block = g_new(real, (gsize)total);
-    for (guint i = 0; i < G_N_ELEMENTS(widths); i++) {
-        *arrays[i] = at;
-        at += n * widths[i];
-    }
-    head->rule = (DeltaHead){.n = n, .dk = dk, .dv = dv, .chunk = shape->chunk, .q = head->q, .k = head->k, .v = head->v,
-                             .w = head->w, .beta = head->beta, .a = head->a, .p = head->p};
-}
 
 /* Decays and write strengths of the head's rows. */
 static void kda_head_gates(const OpRun *run, const DeltaShape *shape, KdaHead *head)
@@ -82,14 +62,14 @@ static void kda_head_gates(const OpRun *run, const DeltaShape *shape, KdaHead *h
     int64_t dk = shape->key_dim, heads = shape->value_heads;
     const real *z = real_data_const(run->in[KDA_Z]), *logit = real_data_const(run->in[KDA_BETA]);
     const real *dt = real_data_const(run->param[KDA_DT_BIAS]);
-    for (int64_t t = 0; t < head->rule.n; t++) {
+    for (int64_t t = 0; t < head->arrays.rule.n; t++) {
         int64_t row = (head->start + t) * heads + head->head;
         for (int64_t d = 0; d < dk; d++) {
             real raw = z[row * dk + d];
             real g = attr->gate == KDA_GATE_NONE ? raw : REAL_NAME(kda_gate_at)(attr, head->exp_a, raw + dt[head->head * dk + d]).g;
-            head->w[t * dk + d] = real_exp(g);
+            head->arrays.w[t * dk + d] = real_exp(g);
         }
-        head->beta[t] = attr->gate == KDA_GATE_NONE ? logit[row] : kda_beta_scale(attr) * real_sigmoid(logit[row]);
+        head->arrays.beta[t] = attr->gate == KDA_GATE_NONE ? logit[row] : kda_beta_scale(attr) * real_sigmoid(logit[row]);
     }
 }
 
@@ -97,19 +77,19 @@ static void kda_head_gates(const OpRun *run, const DeltaShape *shape, KdaHead *h
 static void kda_head_load(const OpRun *run, const DeltaShape *shape, const real *q, const real *k, KdaHead *head)
 {
     int64_t dk = shape->key_dim, dv = shape->value_dim, key_stride = shape->heads * dk, value_stride = shape->value_heads * dv;
-    int64_t at = head->start * key_stride + head->key_head * dk, n = head->rule.n;
+    int64_t at = head->start * key_stride + head->key_head * dk, n = head->arrays.rule.n;
     const real *v = real_data_const(run->in[KDA_V]), *state = real_data_const(run->in[KDA_STATE]);
     const real *a_log = real_data_const(run->param[KDA_A_LOG]);
     real scale = 1 / real_sqrt((real)dk);
     head->exp_a = a_log != NULL ? real_exp(a_log[head->head]) : 0;
-    REAL_NAME(delta_gather)(q + at, key_stride, n, dk, head->q);
-    REAL_NAME(delta_gather)(k + at, key_stride, n, dk, head->k);
-    REAL_NAME(delta_gather)(v + head->start * value_stride + head->head * dv, value_stride, n, dv, head->v);
+    REAL_NAME(delta_gather)(q + at, key_stride, n, dk, head->arrays.q);
+    REAL_NAME(delta_gather)(k + at, key_stride, n, dk, head->arrays.k);
+    REAL_NAME(delta_gather)(v + head->start * value_stride + head->head * dv, value_stride, n, dv, head->arrays.v);
     for (int64_t i = 0; i < n * dk; i++) {
-        head->q[i] *= scale;
+        head->arrays.q[i] *= scale;
     }
     kda_head_gates(run, shape, head);
-    head->rule.state = state != NULL ? state + (head->sequence * shape->value_heads + head->head) * dk * dv : NULL;
+    head->arrays.rule.state = state != NULL ? state + (head->sequence * shape->value_heads + head->head) * dk * dv : NULL;
 }
 
 /* Work on one head; adds FLOPs to what it returns. */
@@ -125,60 +105,37 @@ static double kda_each_head(const OpRun *run, const real *q, const real *k, KdaV
         int64_t start = sequences_start(run->view->rows, ROWS_TOKENS, s);
         int64_t n = sequences_start(run->view->rows, ROWS_TOKENS, s + 1) - start;
         KdaHead head = {.start = start, .sequence = s};
-        kda_head_alloc(&head, &shape, n);
+        REAL_NAME(delta_arrays_init)(&head.arrays, &shape, n);
         for (int64_t h = 0; h < shape.value_heads; h++) {
             head.head = h;
             head.key_head = h / (shape.value_heads / shape.heads);
             kda_head_load(run, &shape, q, k, &head);
             flops += visit(run, &shape, &head, data);
         }
-        g_free(head.block);
+        REAL_NAME(delta_arrays_clear)(&head.arrays);
     }
     return flops;
-}
-
-static real *kda_head_state(Tensor *states, const DeltaShape *shape, const KdaHead *head)
-{
-    int64_t size = shape->key_dim * shape->value_dim;
-    return states != NULL ? real_data(states) + (head->sequence * shape->value_heads + head->head) * size : NULL;
 }
 
 static double kda_head_forward(const OpRun *run, const DeltaShape *shape, KdaHead *head, void *data)
 {
     (void)data;
     const KdaAttr *attr = run->view->op->attr;
-    int64_t n = head->rule.n, dv = shape->value_dim, pair_stride = shape->value_heads * shape->chunk;
-    real *last_state = kda_head_state(run->out[KDA_LAST_STATE], shape, head), *o = real_data(run->out[KDA_O]);
-    double flops = REAL_NAME(delta_pairs_forward)(&head->rule, head->a, head->p);
+    int64_t n = head->arrays.rule.n, dv = shape->value_dim, pair_stride = shape->value_heads * shape->chunk;
+    real *last_state = REAL_NAME(delta_state_of)(run->out[KDA_LAST_STATE], shape, head->sequence, head->head), *o = real_data(run->out[KDA_O]);
+    double flops = 0;
     if (attr->recurrent) {
-        REAL_NAME(delta_recurrent_forward)(&head->rule, head->o, last_state);
+        REAL_NAME(delta_recurrent_forward)(&head->arrays.rule, head->arrays.o, last_state);
     } else {
-        flops += REAL_NAME(delta_chunk_forward)(&head->rule, head->o, last_state);
+        int64_t pair_at = head->start * pair_stride + head->head * shape->chunk;
+        flops += REAL_NAME(delta_pairs_forward)(&head->arrays.rule, head->arrays.a, head->arrays.p);
+        flops += REAL_NAME(delta_chunk_forward)(&head->arrays.rule, head->arrays.o, last_state);
+        REAL_NAME(delta_scatter)(head->arrays.a, n, shape->chunk, real_data(run->aux[KDA_AUX_A]) + pair_at, pair_stride);
+        REAL_NAME(delta_scatter)(head->arrays.p, n, shape->chunk, real_data(run->aux[KDA_AUX_P]) + pair_at, pair_stride);
     }
-    int64_t pair_at = head->start * pair_stride + head->head * shape->chunk;
-    REAL_NAME(delta_scatter)(head->o, n, dv, o + (head->start * shape->value_heads + head->head) * dv, shape->value_heads * dv);
-    REAL_NAME(delta_scatter)(head->a, n, shape->chunk, real_data(run->aux[KDA_AUX_A]) + pair_at, pair_stride);
-    REAL_NAME(delta_scatter)(head->p, n, shape->chunk, real_data(run->aux[KDA_AUX_P]) + pair_at, pair_stride);
+    o += (head->start * shape->value_heads + head->head) * dv;
+    REAL_NAME(delta_scatter)(head->arrays.o, n, dv, o, shape->value_heads * dv);
     return flops;
-}
-
-/* Elements of the tensors of a list; absent ones have none. */
-static int64_t kda_numel(Tensor *const *tensors, int n)
-{
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++) {
-        sum += tensors[i] != NULL ? tensor_numel(tensors[i]) : 0;
-    }
-    return sum;
-}
-
-static int64_t kda_numel_const(const Tensor *const *tensors, int n)
-{
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++) {
-        sum += tensors[i] != NULL ? tensor_numel(tensors[i]) : 0;
-    }
-    return sum;
 }
 
 gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
@@ -197,8 +154,8 @@ gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
         flops += 2.0 * (double)n_vectors * (3.0 * (double)dk + 2) + 2.0 * (double)(tokens * attr->value_heads) + (double)attr->value_heads;
     }
     flops += kda_each_head(run, q, k, kda_head_forward, NULL);
-    op_count(run, flops, kda_numel_const(run->in, OP_INPUTS_MAX) + kda_numel_const(run->param, OP_PARAMS_MAX),
-             kda_numel(run->out, OP_OUTPUTS_MAX) + kda_numel(run->aux, OP_AUX_MAX));
+    op_count(run, flops, REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) + REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX),
+             REAL_NAME(delta_numel)(run->out, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX));
     return TRUE;
 }
 
@@ -217,7 +174,7 @@ static void kda_head_gates_backward(const OpRun *run, const DeltaShape *shape, c
     const real *dt = real_data_const(run->param[KDA_DT_BIAS]);
     real *dz = real_data(run->din[KDA_Z]), *dlogit = real_data(run->din[KDA_BETA]), scale = kda_beta_scale(attr);
     gboolean raw = attr->gate == KDA_GATE_NONE;
-    for (int64_t t = 0; t < head->rule.n; t++) {
+    for (int64_t t = 0; t < head->arrays.rule.n; t++) {
         int64_t row = (head->start + t) * heads + h;
         for (int64_t d = 0; d < dk; d++) {
             real dg = grads->g[t * dk + d];
@@ -241,12 +198,12 @@ static void kda_head_gates_backward(const OpRun *run, const DeltaShape *shape, c
 static double kda_rule_backward(const KdaAttr *attr, const KdaHead *head, const DeltaUpstream *up, const DeltaGradients *grads)
 {
     if (attr->recurrent) {
-        REAL_NAME(delta_recurrent_backward)(&head->rule, up, grads);
+        REAL_NAME(delta_recurrent_backward)(&head->arrays.rule, up, grads);
         return 0;
     }
-    double flops = REAL_NAME(delta_chunk_backward)(&head->rule, up, grads);
-    flops += REAL_NAME(delta_pairs_backward)(&head->rule, grads);
-    return flops + REAL_NAME(delta_decay_finish)(&head->rule, grads->g);
+    double flops = REAL_NAME(delta_chunk_backward)(&head->arrays.rule, up, grads);
+    flops += REAL_NAME(delta_pairs_backward)(&head->arrays.rule, grads);
+    return flops + REAL_NAME(delta_decay_finish)(&head->arrays.rule, grads->g);
 }
 
 /* Adds a head's gradients of q (scaled) and k to those of its key head. */
@@ -254,7 +211,7 @@ static void kda_head_keys_backward(const DeltaShape *shape, const KdaHead *head,
 {
     int64_t dk = shape->key_dim;
     real scale = 1 / real_sqrt((real)dk);
-    for (int64_t t = 0; t < head->rule.n; t++) {
+    for (int64_t t = 0; t < head->arrays.rule.n; t++) {
         int64_t at = ((head->start + t) * shape->heads + head->key_head) * dk;
         for (int64_t d = 0; d < dk; d++) {
             sums->dq[at + d] += scale * grads->q[t * dk + d];
@@ -266,14 +223,14 @@ static void kda_head_keys_backward(const DeltaShape *shape, const KdaHead *head,
 static double kda_head_backward(const OpRun *run, const DeltaShape *shape, KdaHead *head, void *data)
 {
     KdaBackward *sums = data;
-    int64_t n = head->rule.n, dv = shape->value_dim, pair_stride = shape->value_heads * shape->chunk;
+    int64_t n = head->arrays.rule.n, dv = shape->value_dim, pair_stride = shape->value_heads * shape->chunk;
     int64_t pair_at = head->start * pair_stride + head->head * shape->chunk, value_stride = shape->value_heads * dv;
     int64_t value_at = head->start * value_stride + head->head * dv;
     const real *d_o = real_data_const(run->dout[KDA_O]);
-    KdaHead grad = {0}; /* the same arrays again, for gradients */
-    kda_head_alloc(&grad, shape, n);
-    REAL_NAME(delta_gather)(real_data_const(run->aux[KDA_AUX_A]) + pair_at, pair_stride, n, shape->chunk, head->a);
-    REAL_NAME(delta_gather)(real_data_const(run->aux[KDA_AUX_P]) + pair_at, pair_stride, n, shape->chunk, head->p);
+    DeltaArrays grad; /* the same arrays again, for gradients */
+    REAL_NAME(delta_arrays_init)(&grad, shape, n);
+    REAL_NAME(delta_gather)(real_data_const(run->aux[KDA_AUX_A]) + pair_at, pair_stride, n, shape->chunk, head->arrays.a);
+    REAL_NAME(delta_gather)(real_data_const(run->aux[KDA_AUX_P]) + pair_at, pair_stride, n, shape->chunk, head->arrays.p);
     if (d_o != NULL) {
         REAL_NAME(delta_gather)(d_o + value_at, value_stride, n, dv, grad.o);
     }
@@ -281,14 +238,14 @@ static double kda_head_backward(const OpRun *run, const DeltaShape *shape, KdaHe
     int64_t state_at = (head->sequence * shape->value_heads + head->head) * shape->key_dim * dv;
     DeltaUpstream up = {d_o != NULL ? grad.o : NULL, dlast != NULL ? real_data_const(dlast) + state_at : NULL};
     DeltaGradients grads = {.q = grad.q, .k = grad.k, .g = grad.w, .v = grad.v, .beta = grad.beta, .a = grad.a, .p = grad.p,
-                            .state = kda_head_state(run->din[KDA_STATE], shape, head)};
+                            .state = REAL_NAME(delta_state_of)(run->din[KDA_STATE], shape, head->sequence, head->head)};
     double flops = kda_rule_backward(run->view->op->attr, head, &up, &grads);
     if (run->din[KDA_V] != NULL) {
         REAL_NAME(delta_scatter)(grad.v, n, dv, real_data(run->din[KDA_V]) + value_at, value_stride);
     }
     kda_head_keys_backward(shape, head, &grads, sums);
     kda_head_gates_backward(run, shape, head, &grads, sums);
-    g_free(grad.block);
+    REAL_NAME(delta_arrays_clear)(&grad);
     return flops;
 }
 
@@ -340,10 +297,10 @@ gboolean REAL_NAME(kda_backward)(const OpRun *run, GError **error)
     if (run->dparam[KDA_DT_BIAS] != NULL) {
         memcpy(run->dparam[KDA_DT_BIAS]->data, ddt, (size_t)(attr->value_heads * attr->key_dim) * sizeof *ddt);
     }
-    int64_t read = kda_numel_const(run->in, OP_INPUTS_MAX) + kda_numel_const(run->param, OP_PARAMS_MAX);
-    read += kda_numel_const(run->dout, OP_OUTPUTS_MAX) + kda_numel(run->aux, OP_AUX_MAX);
+    int64_t read = REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) + REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX);
+    read += REAL_NAME(delta_numel_const)(run->dout, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX);
     op_count(run, flops + kda_outer_backward_flops(attr, tokens), read,
-             kda_numel(run->din, OP_INPUTS_MAX) + kda_numel(run->dparam, OP_PARAMS_MAX));
+             REAL_NAME(delta_numel)(run->din, OP_INPUTS_MAX) + REAL_NAME(delta_numel)(run->dparam, OP_PARAMS_MAX));
     return TRUE;
 }
 
