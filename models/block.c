@@ -33,7 +33,8 @@ static int block_adapter(Graph *graph, const char *name, int x, int64_t out_widt
     return y;
 }
 
-int block_linear(Graph *graph, const BlockOptions *options, const char *name, int x, int64_t out_width, gboolean bias, gboolean adapted)
+int block_linear(Graph *graph, const BlockOptions *options, const char *name, int x, int64_t out_width, gboolean bias,
+                 gboolean adapted)
 {
     int y = linear_add(graph, name, x, out_width, bias);
     if (!options->lora || !adapted) {
@@ -61,11 +62,13 @@ int block_activation(Graph *graph, const Model *model, const char *name, int gat
         [ACTIVATION_GPTOSS] = ACTIVATION_FORM_GPTOSS, [ACTIVATION_RELU2] = ACTIVATION_FORM_RELU2,
         [ACTIVATION_GELU] = ACTIVATION_FORM_GELU,
     };
-    ActivationAttr attr = {.form = forms[model->activation], .beta = model->situ_beta, .linear_beta = model->situ_linear_beta};
+    ActivationAttr attr = {
+        .form = forms[model->activation], .beta = model->situ_beta, .linear_beta = model->situ_linear_beta};
     return activation_add(graph, name, &attr, gate, up);
 }
 
-int block_mlp(Graph *graph, const Model *model, const BlockOptions *options, const char *prefix, int x, int64_t width, gboolean adapted)
+int block_mlp(Graph *graph, const Model *model, const BlockOptions *options, const char *prefix, int x, int64_t width,
+              gboolean adapted)
 {
     int up = -1;
     int gate;

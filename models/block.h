@@ -18,17 +18,17 @@
 
 /* How the graphs are to be built. All zero is a plain training graph of compute type DTYPE 0: set `compute`. */
 typedef struct BlockOptions {
-    Dtype compute;             /* type of activations */
-    int64_t ep_size;           /* > 1: dispatch and combine operators stand around the experts; 0 counts as 1 */
-    gboolean eager[64];        /* by OpKind: priced as a chain of framework operators */
-    gboolean lora;             /* base frozen; adapters on the targets below */
+    Dtype compute;      /* type of activations */
+    int64_t ep_size;    /* > 1: dispatch and combine operators stand around the experts; 0 counts as 1 */
+    gboolean eager[64]; /* by OpKind: priced as a chain of framework operators */
+    gboolean lora;      /* base frozen; adapters on the targets below */
     int64_t lora_rank;
-    double lora_scale;         /* alpha / rank; 0 = 1 */
+    double lora_scale; /* alpha / rank; 0 = 1 */
     gboolean lora_attention, lora_shared, lora_experts, lora_shared_a;
-    int64_t image_tokens;      /* > 0: the vision tower is part of the graph */
+    int64_t image_tokens;                             /* > 0: the vision tower is part of the graph */
     gboolean chunked_loss_tokens, chunked_loss_vocab; /* head and loss run per chunk */
-    int64_t vocab_chunk;       /* columns per vocabulary slice, 0 = whole */
-    double capacity_factor;    /* 0 = dropless */
+    int64_t vocab_chunk;                              /* columns per vocabulary slice, 0 = whole */
+    double capacity_factor;                           /* 0 = dropless */
     MoeDrop drop;
     /*
      * Losses beside the main one, each an output of its layer's graph behind the first: Switch balancing loss and
@@ -42,7 +42,8 @@ typedef struct BlockOptions {
  * before the residual addition. (Vision: x are pixels, [PATCHES, 3 patch^2], and the result [IMAGE_TOKENS, hidden].)
  * Extra losses become outputs of the graph.
  */
-typedef int (*BlockBuild)(Graph *graph, const Model *model, const ModelLayer *layer, const BlockOptions *options, int x);
+typedef int (*BlockBuild)(Graph *graph, const Model *model, const ModelLayer *layer, const BlockOptions *options,
+                          int x);
 
 typedef struct BlockClass {
     const char *title;
@@ -59,7 +60,8 @@ typedef enum BlockKind {
 const BlockClass *block_class(BlockKind kind);
 
 /* A linear layer y = x Wt (+ bias), with adapters when `adapted` and the options ask for LoRA. Returns y. */
-int block_linear(Graph *graph, const BlockOptions *options, const char *name, int x, int64_t out_width, gboolean bias, gboolean adapted);
+int block_linear(Graph *graph, const BlockOptions *options, const char *name, int x, int64_t out_width, gboolean bias,
+                 gboolean adapted);
 
 /* RMSNorm of the rows of x (or of `width`-sized parts of them, for per-head norms). Returns y. */
 int block_norm(Graph *graph, const char *name, int x, int64_t width, double eps, gboolean zero_centered);
@@ -68,20 +70,22 @@ int block_norm(Graph *graph, const char *name, int x, int64_t width, double eps,
 int block_add(Graph *graph, const char *name, int x, int y);
 
 /* An MLP of the model's activation, gated or not: PREFIX.{gate,up,down}_proj. Returns y. */
-int block_mlp(Graph *graph, const Model *model, const BlockOptions *options, const char *prefix, int x, int64_t width, gboolean adapted);
+int block_mlp(Graph *graph, const Model *model, const BlockOptions *options, const char *prefix, int x, int64_t width,
+              gboolean adapted);
 
 /* Activation of gate and up branch (up -1 in ungated models), as the model has it. Returns y. */
 int block_activation(Graph *graph, const Model *model, const char *name, int gate, int up);
 
 /* A whole model as graphs. */
 typedef struct ModelGraph {
-    Graph *embedding;     /* input: token ids; output: stream */
-    GPtrArray *kinds;     /* Graph: distinct layers; inputs: sources (bank rows, then prefix); outputs: new prefix, losses */
-    int *layer_kind;      /* [n_layers] index into kinds */
-    Graph *head;          /* inputs: sources, labels; output: sum of the losses of the tokens */
-    int head_chunk_op;    /* the head's operators from here on run per chunk of a chunked loss */
-    Graph *vision;        /* or NULL; inputs: pixels, grid, positions of patches; output: rows of the stream */
-    gboolean tied;        /* the head's matrix is the embedding's, no parameter of its own */
+    Graph *embedding; /* input: token ids; output: stream */
+    GPtrArray
+        *kinds;      /* Graph: distinct layers; inputs: sources (bank rows, then prefix); outputs: new prefix, losses */
+    int *layer_kind; /* [n_layers] index into kinds */
+    Graph *head;     /* inputs: sources, labels; output: sum of the losses of the tokens */
+    int head_chunk_op; /* the head's operators from here on run per chunk of a chunked loss */
+    Graph *vision;     /* or NULL; inputs: pixels, grid, positions of patches; output: rows of the stream */
+    gboolean tied;     /* the head's matrix is the embedding's, no parameter of its own */
     int64_t n_layers;
 } ModelGraph;
 

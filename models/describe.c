@@ -85,10 +85,11 @@ static json_t *params_to_json(const ParamCounts *params)
             json_object_set_new(parts, param_part_name((ParamPart)i), json_integer(params->parts[i]));
         }
     }
-    json_t *object = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "total", (json_int_t)params->total, "active",
-                               (json_int_t)params->active, "active_without_embedding", (json_int_t)params->active_without_embedding,
-                               "vision", (json_int_t)params->vision, "router_bias_buffers", (json_int_t)params->buffers,
-                               "multi_token_prediction", (json_int_t)params->mtp, "by_operator", parts);
+    json_t *object =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "total", (json_int_t)params->total, "active",
+                  (json_int_t)params->active, "active_without_embedding", (json_int_t)params->active_without_embedding,
+                  "vision", (json_int_t)params->vision, "router_bias_buffers", (json_int_t)params->buffers,
+                  "multi_token_prediction", (json_int_t)params->mtp, "by_operator", parts);
     g_assert(object != NULL);
     return object;
 }
@@ -104,7 +105,8 @@ static json_t *layers_to_json(const Model *model)
             whole += parts[p];
         }
         g_autofree char *name = model_layer_name(model, i);
-        json_array_append_new(list, json_pack("{s:I, s:s, s:I}", "layer", (json_int_t)i, "kind", name, "parameters", (json_int_t)whole));
+        json_array_append_new(
+            list, json_pack("{s:I, s:s, s:I}", "layer", (json_int_t)i, "kind", name, "parameters", (json_int_t)whole));
     }
     return list;
 }
@@ -116,9 +118,9 @@ static json_t *operators_to_json(const ModelFlops *flops)
         const OpFlops *op = &flops->by_op[i];
         if (op->n_ops > 0) {
             const OpClass *class = op_class((OpKind)i);
-            json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:f, s:f}", "id", class->id, "title", class->title, "count",
-                                                  (json_int_t)op->n_ops, "forward_flops_per_token", op->forward,
-                                                  "backward_flops_per_token", op->backward));
+            json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:f, s:f}", "id", class->id, "title", class->title,
+                                                  "count", (json_int_t)op->n_ops, "forward_flops_per_token",
+                                                  op->forward, "backward_flops_per_token", op->backward));
         }
     }
     return list;
@@ -127,10 +129,10 @@ static json_t *operators_to_json(const ModelFlops *flops)
 json_t *model_facts_to_json(const Model *model, const ModelFacts *facts)
 {
     g_autofree char *pattern = model_layer_pattern(model);
-    json_t *object = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "name", model->name, "model_type", model->family, "layers",
-                               (json_int_t)model->n_layers, "layer_pattern", pattern, "distinct_layers", (json_int_t)facts->n_kinds,
-                               "hidden", (json_int_t)model->hidden, "vocabulary", (json_int_t)model->vocab, "seq_len",
-                               (json_int_t)facts->seq_len);
+    json_t *object = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "name", model->name, "model_type",
+                               model->family, "layers", (json_int_t)model->n_layers, "layer_pattern", pattern,
+                               "distinct_layers", (json_int_t)facts->n_kinds, "hidden", (json_int_t)model->hidden,
+                               "vocabulary", (json_int_t)model->vocab, "seq_len", (json_int_t)facts->seq_len);
     g_assert(object != NULL);
     json_object_set_new(object, "parameters", params_to_json(&facts->params));
     json_object_set_new(object, "flops_per_token",

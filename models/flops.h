@@ -1,7 +1,7 @@
 /*
  * Model FLOPs per token, added up from the costs of the operators of its graphs: matrix products and recurrences alone,
- * as utilisation figures count them. Memory-bound operators (norms, activations, copies) and the softmax of attention are
- * left out; causal pairs only, every token valid and routed, averaged over a sequence, no vision tower. Backward is
+ * as utilisation figures count them. Memory-bound operators (norms, activations, copies) and the softmax of attention
+ * are left out; causal pairs only, every token valid and routed, averaged over a sequence, no vision tower. Backward is
  * what fused kernels do: attention recomputes its scores (5 products against 2).
  */
 #pragma once

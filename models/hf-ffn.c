@@ -72,7 +72,8 @@ static void import_score(HfImport *import)
             }
         }
         if (!known) {
-            hf_fail(text, HF_KEY_SCORE, "missing operator: router score \"%s\"; known are \"softmax\" and \"sigmoid\"", name);
+            hf_fail(text, HF_KEY_SCORE, "missing operator: router score \"%s\"; known are \"softmax\" and \"sigmoid\"",
+                    name);
         }
     }
     const char *method = hf_string(text, HF_KEY_TOPK_METHOD, methods[0]);
@@ -96,12 +97,14 @@ static void import_groups(HfImport *import)
     model->router_groups = MAX(hf_int(text, HF_KEY_GROUPS, 1), 1);
     model->router_topk_groups = MAX(hf_int(text, HF_KEY_TOPK_GROUP, 1), 1);
     if (model->n_experts % model->router_groups != 0) {
-        hf_fail(text, HF_KEY_GROUPS, "%" G_GINT64_FORMAT " groups do not divide %" G_GINT64_FORMAT " experts", model->router_groups,
-                model->n_experts);
+        hf_fail(text, HF_KEY_GROUPS, "%" G_GINT64_FORMAT " groups do not divide %" G_GINT64_FORMAT " experts",
+                model->router_groups, model->n_experts);
     } else if (model->router_topk_groups > model->router_groups ||
                model->top_k > model->n_experts / model->router_groups * model->router_topk_groups) {
-        hf_fail(text, HF_KEY_TOPK_GROUP, "%" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " groups do not hold %" G_GINT64_FORMAT
-                " experts for each token", model->router_topk_groups, model->router_groups, model->top_k);
+        hf_fail(text, HF_KEY_TOPK_GROUP,
+                "%" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " groups do not hold %" G_GINT64_FORMAT
+                " experts for each token",
+                model->router_topk_groups, model->router_groups, model->top_k);
     }
 }
 
@@ -144,7 +147,8 @@ static void import_latent(HfImport *import)
     }
     model->latent_norm = hf_bool(text, HF_KEY_LATENT_NORM, FALSE);
     if (model->latent_norm && model->latent_width == 0) {
-        hf_fail(text, HF_KEY_LATENT_NORM, "asks for a norm of latent experts, but routed_expert_hidden_size is missing");
+        hf_fail(text, HF_KEY_LATENT_NORM,
+                "asks for a norm of latent experts, but routed_expert_hidden_size is missing");
     }
 }
 
@@ -157,7 +161,8 @@ static void import_moe(HfImport *import)
     model->expert_width = hf_need(text, import->family->expert_width);
     model->expert_bias = import->family->gpt_oss;
     if (model->top_k > model->n_experts) {
-        hf_fail(text, HF_KEY_TOP_K, "%" G_GINT64_FORMAT " of only %" G_GINT64_FORMAT " experts", model->top_k, model->n_experts);
+        hf_fail(text, HF_KEY_TOP_K, "%" G_GINT64_FORMAT " of only %" G_GINT64_FORMAT " experts", model->top_k,
+                model->n_experts);
     }
     import_score(import);
     import_shared(import);
@@ -172,10 +177,11 @@ static void import_moe(HfImport *import)
 /* Fields of experts in a model whose layers (after cutting) are all dense: known, and without influence. */
 static void import_idle_moe(HfImport *import)
 {
-    static const HfKey idle[] = {
-        HF_KEY_EXPERTS, HF_KEY_TOP_K, HF_KEY_EXPERT_WIDTH, HF_KEY_SHARED, HF_KEY_SHARED_WIDTH, HF_KEY_SHARED_WIDTH_NEMOTRON,
-        HF_KEY_LATENT, HF_KEY_LATENT_NORM, HF_KEY_GROUPS, HF_KEY_TOPK_GROUP, HF_KEY_SCORE, HF_KEY_RENORM, HF_KEY_SCALING,
-        HF_KEY_TOPK_METHOD};
+    static const HfKey idle[] = {HF_KEY_EXPERTS,    HF_KEY_TOP_K,        HF_KEY_EXPERT_WIDTH,
+                                 HF_KEY_SHARED,     HF_KEY_SHARED_WIDTH, HF_KEY_SHARED_WIDTH_NEMOTRON,
+                                 HF_KEY_LATENT,     HF_KEY_LATENT_NORM,  HF_KEY_GROUPS,
+                                 HF_KEY_TOPK_GROUP, HF_KEY_SCORE,        HF_KEY_RENORM,
+                                 HF_KEY_SCALING,    HF_KEY_TOPK_METHOD};
     for (size_t i = 0; i < G_N_ELEMENTS(idle); i++) {
         hf_skip(&import->text, idle[i]);
     }

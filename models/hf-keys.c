@@ -18,12 +18,13 @@ static const char *const harmless[] = {
 };
 
 static const char *const harmless_ends[] = {"_token_id", "_token_ids", "_dtype", "_implementation", "_dropout",
-                                            "_coef", "_std", "_range", "_version", "_placeholder"};
+                                            "_coef",     "_std",       "_range", "_version",        "_placeholder"};
 
 /* An unread key with one of these is taken for the size of something. */
 static const char *const shape_starts[] = {"num_", "n_", "moe_"};
-static const char *const shape_ends[] = {"_size", "_dim", "_dims", "_heads", "_layers", "_rank", "_experts", "_width",
-                                         "_window", "_freq", "_interval", "_topk", "_pattern", "_config", "_types"};
+static const char *const shape_ends[] = {"_size",     "_dim",     "_dims",    "_heads",  "_layers",
+                                         "_rank",     "_experts", "_width",   "_window", "_freq",
+                                         "_interval", "_topk",    "_pattern", "_config", "_types"};
 
 const char *hf_key_name(HfKey key, int i)
 {
@@ -188,7 +189,7 @@ gboolean hf_flags(HfReader *reader, HfKey key, int64_t min, int64_t max, gboolea
     }
     size_t i;
     json_t *item;
-    json_array_foreach(list, i, item) {
+    json_array_foreach (list, i, item) {
         json_int_t value = json_is_integer(item) ? json_integer_value(item) : min - 1;
         if (value < min || value > max) {
             hf_fail(reader, key, "entry %zu is not a layer of %" G_GINT64_FORMAT "..%" G_GINT64_FORMAT, i, min, max);
@@ -236,8 +237,10 @@ static gboolean key_is_harmless(const char *key)
 /* Whether a value says "nothing of this kind". */
 static gboolean value_is_neutral(const json_t *value)
 {
-    return value == NULL || json_is_null(value) || json_is_false(value) || (json_is_integer(value) && json_integer_value(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
+    return value == NULL || json_is_null(value) || json_is_false(value) ||
+           (json_is_integer(value) && json_integer_value(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
 }
 
 static void reader_judge(HfReader *reader, const char *key)
@@ -248,7 +251,8 @@ static void reader_judge(HfReader *reader, const char *key)
         return;
     }
     if (hf_key_from_name(key, &known)) {
-        json_object_fail(reader->object, key, "a %s model has no use of this field; is model_type right?", reader->family);
+        json_object_fail(reader->object, key, "a %s model has no use of this field; is model_type right?",
+                         reader->family);
         return;
     }
     const char *near = hf_key_nearest(key);

@@ -37,7 +37,8 @@ static void list_truncate(json_t *list, int64_t n)
 /* Whether the configuration says something of each layer by itself. */
 static gboolean config_lists_layers(json_t *text)
 {
-    static const char *const lists[] = {"layer_types", "layers_block_type", "hybrid_override_pattern", "linear_attn_config"};
+    static const char *const lists[] = {"layer_types", "layers_block_type", "hybrid_override_pattern",
+                                        "linear_attn_config"};
     for (size_t i = 0; i < G_N_ELEMENTS(lists); i++) {
         json_t *value = json_object_get(text, lists[i]);
         if (value != NULL && !json_is_null(value)) {
@@ -68,7 +69,7 @@ static gboolean config_merge(json_t *target, json_t *overrides, const char *plac
 {
     const char *name;
     json_t *value;
-    json_object_foreach(overrides, name, value) {
+    json_object_foreach (overrides, name, value) {
         HfKey key;
         if (!hf_key_from_name(name, &key)) {
             const char *near = hf_key_nearest(name);

@@ -19,12 +19,14 @@ void hf_read_vision(HfReader *vision, Model *model)
 {
     const char *projector = hf_string(vision, HF_KEY_VT_PROJECTOR, "?");
     if (strcmp(projector, "patchmergerv2") != 0) {
-        hf_fail(vision, HF_KEY_VT_PROJECTOR, "missing operator: projector \"%s\"; only \"patchmergerv2\" is known", projector);
+        hf_fail(vision, HF_KEY_VT_PROJECTOR, "missing operator: projector \"%s\"; only \"patchmergerv2\" is known",
+                projector);
         return;
     }
     const char *norm = hf_string(vision, HF_KEY_VT_NORM, "rmsnorm");
     if (strcmp(norm, "rmsnorm") != 0) {
-        hf_fail(vision, HF_KEY_VT_NORM, "missing operator: norm \"%s\" of the vision tower; only \"rmsnorm\" is known", norm);
+        hf_fail(vision, HF_KEY_VT_NORM, "missing operator: norm \"%s\" of the vision tower; only \"rmsnorm\" is known",
+                norm);
     }
     model->vision_layers = hf_need(vision, HF_KEY_VT_LAYERS);
     model->vision_hidden = hf_need(vision, HF_KEY_VT_HIDDEN);
@@ -36,7 +38,8 @@ void hf_read_vision(HfReader *vision, Model *model)
     int64_t qkv = hf_int(vision, HF_KEY_VT_QKV, model->vision_hidden);
     model->vision_head_dim = qkv / model->vision_heads;
     if (qkv % model->vision_heads != 0 || model->vision_head_dim % 4 != 0) {
-        hf_fail(vision, HF_KEY_VT_QKV, "%" G_GINT64_FORMAT " is no multiple of 4 x %" G_GINT64_FORMAT " heads", qkv, model->vision_heads);
+        hf_fail(vision, HF_KEY_VT_QKV, "%" G_GINT64_FORMAT " is no multiple of 4 x %" G_GINT64_FORMAT " heads", qkv,
+                model->vision_heads);
     }
     if (hf_int(vision, HF_KEY_VT_POS_WIDTH, model->vision_pos_size) != model->vision_pos_size) {
         hf_fail(vision, HF_KEY_VT_POS_WIDTH, "missing operator: a position table that is not square");
@@ -45,7 +48,8 @@ void hf_read_vision(HfReader *vision, Model *model)
         hf_fail(vision, HF_KEY_VT_MM_HIDDEN, "differs from vt_hidden_size %" G_GINT64_FORMAT, model->vision_hidden);
     }
     if (hf_int(vision, HF_KEY_VT_TEXT_HIDDEN, model->hidden) != model->hidden) {
-        hf_fail(vision, HF_KEY_VT_TEXT_HIDDEN, "differs from the hidden size %" G_GINT64_FORMAT " of the language model", model->hidden);
+        hf_fail(vision, HF_KEY_VT_TEXT_HIDDEN,
+                "differs from the hidden size %" G_GINT64_FORMAT " of the language model", model->hidden);
     }
     hf_only(vision, HF_KEY_VT_ATTN_BIAS, FALSE, "biases of vision attention");
     hf_only(vision, HF_KEY_VT_LINEAR_BIAS, FALSE, "biases of vision MLPs");

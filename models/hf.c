@@ -48,8 +48,8 @@ static void import_layer_count(HfImport *import)
         model->n_layers = hf_need(&import->text, HF_KEY_LAYERS);
     }
     if (listed > 0 && listed != model->n_layers) {
-        hf_fail(&import->text, HF_KEY_LAYERS, "%" G_GINT64_FORMAT " layers, but the layer pattern has %" G_GINT64_FORMAT,
-                model->n_layers, listed);
+        hf_fail(&import->text, HF_KEY_LAYERS,
+                "%" G_GINT64_FORMAT " layers, but the layer pattern has %" G_GINT64_FORMAT, model->n_layers, listed);
     }
     if (model->n_layers > 100000) {
         hf_fail(&import->text, HF_KEY_LAYERS, "more than 100000 layers");
@@ -117,8 +117,9 @@ static void import_rope(HfImport *import)
     if (model->rope == ROPE_NONE) {
         model->rotary_dim = 0;
     } else if (model->rotary_dim < 2 || model->rotary_dim > whole || model->rotary_dim % 2 != 0) {
-        hf_fail(&import->text, HF_KEY_ROTARY_DIM, "%" G_GINT64_FORMAT " rotated dimensions do not fit a head of %" G_GINT64_FORMAT,
-                model->rotary_dim, whole);
+        hf_fail(&import->text, HF_KEY_ROTARY_DIM,
+                "%" G_GINT64_FORMAT " rotated dimensions do not fit a head of %" G_GINT64_FORMAT, model->rotary_dim,
+                whole);
     }
 }
 
@@ -132,8 +133,10 @@ static void import_gqa(HfImport *import)
     model->head_dim = hf_int(text, HF_KEY_HEAD_DIM, 0);
     if (model->head_dim == 0) {
         if (model->hidden % model->n_heads != 0) {
-            hf_fail(text, HF_KEY_HEADS, "%" G_GINT64_FORMAT " heads do not divide the hidden size %" G_GINT64_FORMAT
-                    " and head_dim is missing", model->n_heads, model->hidden);
+            hf_fail(text, HF_KEY_HEADS,
+                    "%" G_GINT64_FORMAT " heads do not divide the hidden size %" G_GINT64_FORMAT
+                    " and head_dim is missing",
+                    model->n_heads, model->hidden);
         }
         model->head_dim = MAX(model->hidden / model->n_heads, 1);
     }
@@ -190,7 +193,8 @@ static void import_indexer(HfImport *import)
     HfReader nested;
     hf_reader_enter(&nested, &import->text, HF_KEY_DSA);
     gboolean given = nested.object != NULL || hf_find(&import->text, HF_KEY_INDEX_TOPK) != NULL ||
-                     hf_find(&import->text, HF_KEY_INDEX_HEADS) != NULL || hf_find(&import->text, HF_KEY_INDEX_DIM) != NULL;
+                     hf_find(&import->text, HF_KEY_INDEX_HEADS) != NULL ||
+                     hf_find(&import->text, HF_KEY_INDEX_DIM) != NULL;
     if (given || import->family->indexer == HF_INDEXER_ALWAYS) {
         gboolean turned = import->family->indexer == HF_INDEXER_ALWAYS;
         HfReader *lists = nested.object != NULL ? &nested : &import->text;
@@ -219,7 +223,8 @@ static void import_kda_layers(HfImport *import, HfReader *linear)
     (void)hf_flags(linear, HF_KEY_FULL_LAYERS, 1, model->n_layers, full);
     for (int64_t i = 0; i < model->n_layers; i++) {
         if (kda[i] == full[i]) {
-            hf_fail(linear, HF_KEY_KDA_LAYERS, "layer %" G_GINT64_FORMAT " stands in %s of kda_layers and full_attn_layers", i + 1,
+            hf_fail(linear, HF_KEY_KDA_LAYERS,
+                    "layer %" G_GINT64_FORMAT " stands in %s of kda_layers and full_attn_layers", i + 1,
                     kda[i] ? "both" : "none");
             return;
         }
@@ -249,16 +254,17 @@ static void import_kda(HfImport *import)
     if (model_has_mixer(model, MIXER_MLA)) {
         import_mla(import);
     } else {
-        static const HfKey idle[] = {HF_KEY_HEAD_DIM, HF_KEY_KV_HEADS, HF_KEY_HEADS, HF_KEY_Q_RANK, HF_KEY_KV_RANK, HF_KEY_NOPE_DIM,
-                                     HF_KEY_ROPE_DIM, HF_KEY_V_DIM, HF_KEY_MLA_GATE, HF_KEY_ATTN_BIAS};
+        static const HfKey idle[] = {HF_KEY_HEAD_DIM, HF_KEY_KV_HEADS, HF_KEY_HEADS, HF_KEY_Q_RANK,   HF_KEY_KV_RANK,
+                                     HF_KEY_NOPE_DIM, HF_KEY_ROPE_DIM, HF_KEY_V_DIM, HF_KEY_MLA_GATE, HF_KEY_ATTN_BIAS};
         for (size_t i = 0; i < G_N_ELEMENTS(idle); i++) {
             hf_skip(&import->text, idle[i]);
         }
     }
     model->attnres_block = hf_int(&import->text, HF_KEY_ATTNRES, 0);
     if (model_n_sources(model, model->n_layers) > ATTNRES_SOURCES_MAX) {
-        hf_fail(&import->text, HF_KEY_ATTNRES, "%" G_GINT64_FORMAT " layers in blocks of %" G_GINT64_FORMAT
-                " need a mix of more than %d sources", model->n_layers, model->attnres_block, ATTNRES_SOURCES_MAX);
+        hf_fail(&import->text, HF_KEY_ATTNRES,
+                "%" G_GINT64_FORMAT " layers in blocks of %" G_GINT64_FORMAT " need a mix of more than %d sources",
+                model->n_layers, model->attnres_block, ATTNRES_SOURCES_MAX);
     }
 }
 
@@ -271,7 +277,8 @@ static gboolean import_layer_types(HfImport *import, MixerKind linear)
         return FALSE;
     }
     if ((int64_t)json_array_size(types) != model->n_layers) {
-        hf_fail(&import->text, HF_KEY_LAYER_TYPES, "%zu entries for %" G_GINT64_FORMAT " layers", json_array_size(types), model->n_layers);
+        hf_fail(&import->text, HF_KEY_LAYER_TYPES, "%zu entries for %" G_GINT64_FORMAT " layers",
+                json_array_size(types), model->n_layers);
         return TRUE;
     }
     int64_t window = import->family->windowed ? hf_int(&import->text, HF_KEY_WINDOW, 0) : 0;
@@ -347,7 +354,8 @@ static void import_pattern(HfImport *import)
     json_t *types = import_words(import, HF_KEY_BLOCK_TYPES);
     HfKey key = pattern != NULL ? HF_KEY_PATTERN : HF_KEY_BLOCK_TYPES;
     if (pattern == NULL && types == NULL) {
-        hf_fail(&import->text, key, "missing; a %s model needs it, or hybrid_override_pattern", import->family->model_type);
+        hf_fail(&import->text, key, "missing; a %s model needs it, or hybrid_override_pattern",
+                import->family->model_type);
         return;
     }
     if ((pattern != NULL ? (int64_t)strlen(pattern) : (int64_t)json_array_size(types)) != model->n_layers) {
@@ -357,7 +365,8 @@ static void import_pattern(HfImport *import)
         const char letter[2] = {pattern == NULL ? '?' : pattern[i], '\0'};
         const char *word = pattern == NULL ? json_string_value(json_array_get(types, (size_t)i)) : NULL;
         if (!pattern_layer(&model->layers[i], pattern == NULL ? '\0' : letter[0], word)) {
-            hf_fail(&import->text, key, "missing operator: layer type \"%s\" of layer %" G_GINT64_FORMAT, word == NULL ? letter : word, i + 1);
+            hf_fail(&import->text, key, "missing operator: layer type \"%s\" of layer %" G_GINT64_FORMAT,
+                    word == NULL ? letter : word, i + 1);
             return;
         }
     }
@@ -418,11 +427,8 @@ static void import_mla_layers(HfImport *import)
 }
 
 static void (*const import_layout[])(HfImport *import) = {
-    [HF_LAYOUT_GQA] = import_gqa_layers,
-    [HF_LAYOUT_MLA] = import_mla_layers,
-    [HF_LAYOUT_KDA] = import_kda,
-    [HF_LAYOUT_GDN] = import_gdn,
-    [HF_LAYOUT_MAMBA] = import_mamba,
+    [HF_LAYOUT_GQA] = import_gqa_layers, [HF_LAYOUT_MLA] = import_mla_layers, [HF_LAYOUT_KDA] = import_kda,
+    [HF_LAYOUT_GDN] = import_gdn,        [HF_LAYOUT_MAMBA] = import_mamba,
 };
 
 static void import_sizes(HfImport *import)
@@ -496,8 +502,9 @@ static const HfFamily *import_family(JsonObject *object, gboolean nested)
             g_string_append_printf(known, "%s%s", i == 0 ? "" : ", ", names[i]);
         }
         const char *near = error_nearest_name(type, names, G_N_ELEMENTS(families));
-        json_object_fail(object, "model_type", "\"%s\" models are not known%s%s%s; known: %s", type, near == NULL ? "" : " (nearest: ",
-                         near == NULL ? "" : near, near == NULL ? "" : ")", known->str);
+        json_object_fail(object, "model_type", "\"%s\" models are not known%s%s%s; known: %s", type,
+                         near == NULL ? "" : " (nearest: ", near == NULL ? "" : near, near == NULL ? "" : ")",
+                         known->str);
         family = NULL;
     }
     return family;

@@ -47,8 +47,8 @@ typedef struct HfFamily {
     RopeLayout rope;
     gboolean zero_centered;
     HfIndexer indexer;
-    double eps;               /* when the file does not say */
-    int64_t n_mtp;            /* likewise */
+    double eps;    /* when the file does not say */
+    int64_t n_mtp; /* likewise */
 } HfFamily;
 
 /* What is being read: the fields of the language model, its family and the model to fill. */

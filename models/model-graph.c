@@ -101,11 +101,13 @@ static void layer_sublayer(LayerBuild *build, BlockKind block, gboolean second, 
 static Graph *layer_build(const Model *model, const BlockOptions *options, const LayerKind *kind)
 {
     Graph *graph = graph_start(options);
-    LayerBuild build = {.graph = graph, .model = model, .options = options, .kind = kind, .n_sources = (int)kind->n_sources};
+    LayerBuild build = {
+        .graph = graph, .model = model, .options = options, .kind = kind, .n_sources = (int)kind->n_sources};
     for (int i = 0; i < build.n_sources; i++) {
         gboolean last = i == build.n_sources - 1;
         g_autofree char *name = last ? g_strdup("prefix") : g_strdup_printf("bank.%d", i);
-        build.sources[i] = graph_add_input(graph, name, ROWS_TOKENS, model->hidden, options->compute, kind->needs_grad >> i & 1u);
+        build.sources[i] =
+            graph_add_input(graph, name, ROWS_TOKENS, model->hidden, options->compute, kind->needs_grad >> i & 1u);
     }
     build.prefix = build.sources[build.n_sources - 1];
     if (kind->first && model->attnres_block > 0) { /* in the checkpoint, but there is nothing to mix yet */
@@ -118,7 +120,8 @@ static Graph *layer_build(const Model *model, const BlockOptions *options, const
     }
     if (kind->layer.ffn != FFN_NONE) {
         gboolean alone = model->norms_per_layer == 1;
-        layer_sublayer(&build, ffn_blocks[kind->layer.ffn], TRUE, alone ? "input_layernorm" : "post_attention_layernorm");
+        layer_sublayer(&build, ffn_blocks[kind->layer.ffn], TRUE,
+                       alone ? "input_layernorm" : "post_attention_layernorm");
     }
     g_array_index(graph->outputs, int, 0) = build.prefix;
     return graph_seal(graph, options);
@@ -194,7 +197,8 @@ static gboolean output_needs_grad(const Graph *graph)
 }
 
 /* Index of the kind's graph, built if it is new. */
-static int kind_index(ModelGraph *graph, GArray *known, const Model *model, const BlockOptions *options, const LayerKind *kind)
+static int kind_index(ModelGraph *graph, GArray *known, const Model *model, const BlockOptions *options,
+                      const LayerKind *kind)
 {
     for (guint i = 0; i < known->len; i++) {
         if (memcmp(&g_array_index(known, LayerKind, i), kind, sizeof *kind) == 0) {
@@ -261,7 +265,8 @@ const Graph *model_graph_layer(const ModelGraph *graph, int64_t layer)
 
 char *model_graph_param_name(const Model *model, int64_t layer, const GraphParam *param)
 {
-    return layer < 0 ? g_strdup(param->name) : g_strdup_printf("%slayers.%" G_GINT64_FORMAT ".%s", model->prefix, layer, param->name);
+    return layer < 0 ? g_strdup(param->name)
+                     : g_strdup_printf("%slayers.%" G_GINT64_FORMAT ".%s", model->prefix, layer, param->name);
 }
 
 /* Adds up base parameters, or adapters, of a graph; part < 0: by name, for layer i. */

@@ -117,7 +117,8 @@ static int compare_names(gconstpointer a, gconstpointer b)
 char **model_preset_names(void)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new();
-    char **files = g_resource_enumerate_children(model_presets_get_resource(), PRESET_FOLDER, G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
+    char **files =
+        g_resource_enumerate_children(model_presets_get_resource(), PRESET_FOLDER, G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
     g_assert(files != NULL);
     for (int i = 0; files[i] != NULL; i++) {
         g_assert(g_str_has_suffix(files[i], ".json"));
@@ -142,8 +143,10 @@ static JsonDoc *doc_open(const char *name_or_path, GError **error)
         g_auto(GStrv) names = model_preset_names();
         g_autofree char *known = g_strjoinv(", ", names);
         const char *near = error_nearest_name(name_or_path, (const char *const *)names, g_strv_length(names));
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "model \"%s\" is neither a preset nor a file%s%s%s; presets: %s",
-                    name_or_path, near == NULL ? "" : "; did you mean \"", near == NULL ? "" : near, near == NULL ? "" : "\"?", known);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                    "model \"%s\" is neither a preset nor a file%s%s%s; presets: %s", name_or_path,
+                    near == NULL ? "" : "; did you mean \"", near == NULL ? "" : near, near == NULL ? "" : "\"?",
+                    known);
         return NULL;
     }
     return json_doc_load(name_or_path, TRUE, error);

@@ -10,26 +10,44 @@
 #include <jansson.h>
 #include <stdint.h>
 
-typedef enum MixerKind { MIXER_GQA, MIXER_MLA, MIXER_KDA, MIXER_GDN, MIXER_MAMBA2, MIXER_NONE, N_MIXER_KINDS } MixerKind;
+typedef enum MixerKind {
+    MIXER_GQA,
+    MIXER_MLA,
+    MIXER_KDA,
+    MIXER_GDN,
+    MIXER_MAMBA2,
+    MIXER_NONE,
+    N_MIXER_KINDS
+} MixerKind;
 typedef enum FfnKind { FFN_DENSE, FFN_MOE, FFN_NONE, N_FFN_KINDS } FfnKind;
-typedef enum ActivationKind { ACTIVATION_SWIGLU, ACTIVATION_SITU, ACTIVATION_GPTOSS, ACTIVATION_RELU2, ACTIVATION_GELU } ActivationKind;
+typedef enum ActivationKind {
+    ACTIVATION_SWIGLU,
+    ACTIVATION_SITU,
+    ACTIVATION_GPTOSS,
+    ACTIVATION_RELU2,
+    ACTIVATION_GELU
+} ActivationKind;
 typedef enum RouterScore { ROUTER_SOFTMAX, ROUTER_SIGMOID, ROUTER_TOPK_SOFTMAX } RouterScore;
 typedef enum RopeLayout { ROPE_NONE, ROPE_HALF, ROPE_INTERLEAVED } RopeLayout;
-typedef enum QkNorm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_FULL } QkNorm; /* per head of size head_dim, or over all heads */
+typedef enum QkNorm {
+    QK_NORM_NONE,
+    QK_NORM_HEAD,
+    QK_NORM_FULL
+} QkNorm; /* per head of size head_dim, or over all heads */
 
 /* One decoder layer. */
 typedef struct ModelLayer {
     MixerKind mixer;
     FfnKind ffn;
-    gboolean has_indexer;    /* DSA on an MLA layer */
-    int64_t sliding_window;  /* 0 = none */
-    int64_t ffn_width;       /* dense layers */
+    gboolean has_indexer;   /* DSA on an MLA layer */
+    int64_t sliding_window; /* 0 = none */
+    int64_t ffn_width;      /* dense layers */
 } ModelLayer;
 
 typedef struct Model {
-    char *name;      /* preset name or file stem */
-    char *family;    /* model_type of the file */
-    char *prefix;    /* of the decoder's checkpoint names: "model." or "language_model.model." */
+    char *name;   /* preset name or file stem */
+    char *family; /* model_type of the file */
+    char *prefix; /* of the decoder's checkpoint names: "model." or "language_model.model." */
     int64_t n_layers;
     ModelLayer *layers;
     int64_t hidden, vocab;
@@ -56,25 +74,27 @@ typedef struct Model {
 
     /* linear attention: KDA and GDN */
     int64_t lin_heads, lin_value_heads, lin_key_dim, lin_value_dim, conv_kernel; /* conv_kernel 0 = no convolution */
-    gboolean kda_full_gate;  /* output gate by one full matrix */
-    double kda_gate_bound;   /* lower bound (-5), or 0 = softplus form */
+    gboolean kda_full_gate;                                                      /* output gate by one full matrix */
+    double kda_gate_bound; /* lower bound (-5), or 0 = softplus form */
 
     /* Mamba-2 */
-    int64_t mamba_heads, mamba_head_dim, mamba_groups, mamba_state, mamba_conv, mamba_chunk; /* mamba_chunk 0 = the kernel's own */
+    int64_t mamba_heads, mamba_head_dim, mamba_groups, mamba_state, mamba_conv,
+        mamba_chunk; /* mamba_chunk 0 = the kernel's own */
 
     /* MoE */
-    int64_t n_experts, top_k, expert_width, n_shared_experts, shared_width; /* shared_width: of the merged MLP, 0 = none */
-    gboolean shared_gate;  /* Qwen: scaled by sigmoid of one vector */
-    int64_t latent_width;  /* expert input width if it differs from hidden, else 0 */
+    int64_t n_experts, top_k, expert_width, n_shared_experts,
+        shared_width;     /* shared_width: of the merged MLP, 0 = none */
+    gboolean shared_gate; /* Qwen: scaled by sigmoid of one vector */
+    int64_t latent_width; /* expert input width if it differs from hidden, else 0 */
     gboolean latent_norm;
     int64_t router_groups, router_topk_groups;
     gboolean router_group_max; /* a group counts by its largest score (DeepSeek-V2), not by its two largest */
     RouterScore router_score;
     gboolean router_renorm, router_bias_buffer, router_linear_bias;
     double router_scaling;
-    gboolean expert_bias;  /* gpt-oss */
+    gboolean expert_bias; /* gpt-oss */
     ActivationKind activation;
-    gboolean ungated_mlp;  /* Nemotron: two matrices */
+    gboolean ungated_mlp;               /* Nemotron: two matrices */
     double situ_beta, situ_linear_beta; /* situ_linear_beta 0 = linear branch unbounded */
 
     /* attention residuals */
@@ -84,7 +104,7 @@ typedef struct Model {
     int64_t vision_layers, vision_hidden, vision_width, vision_heads, vision_head_dim;
     int64_t vision_patch, vision_pos_size, vision_merge; /* patch edge, position table edge, merge edge */
 
-    int64_t n_mtp_layers;  /* reported, not counted */
+    int64_t n_mtp_layers; /* reported, not counted */
 } Model;
 
 /*

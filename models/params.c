@@ -66,7 +66,8 @@ static int64_t mla_params(const Model *m)
 static int64_t indexer_params(const Model *m)
 {
     int64_t query = m->q_lora_rank > 0 ? m->q_lora_rank : m->hidden;
-    return query * m->index_heads * m->index_dim + m->hidden * m->index_dim + 2 * m->index_dim + m->hidden * m->index_heads;
+    return query * m->index_heads * m->index_dim + m->hidden * m->index_dim + 2 * m->index_dim +
+           m->hidden * m->index_heads;
 }
 
 static int64_t kda_params(const Model *m)
@@ -99,7 +100,7 @@ static int64_t mamba_params(const Model *m)
 static int64_t mixer_params(const Model *m, MixerKind mixer)
 {
     static int64_t (*const formulas[N_MIXER_KINDS])(const Model *model) = {
-        [MIXER_GQA] = gqa_params, [MIXER_MLA] = mla_params,       [MIXER_KDA] = kda_params,
+        [MIXER_GQA] = gqa_params, [MIXER_MLA] = mla_params,      [MIXER_KDA] = kda_params,
         [MIXER_GDN] = gdn_params, [MIXER_MAMBA2] = mamba_params,
     };
     return formulas[mixer] == NULL ? 0 : formulas[mixer](m);
@@ -119,7 +120,8 @@ static void moe_parts(const Model *m, int64_t *parts)
     parts[PARAM_PART_ROUTER] += router;
     parts[PARAM_PART_ROUTED_EXPERTS] += m->n_experts * expert_params(m);
     if (m->shared_width > 0) {
-        parts[PARAM_PART_SHARED_EXPERTS] += (m->ungated_mlp ? 2 : 3) * m->hidden * m->shared_width + (m->shared_gate ? m->hidden : 0);
+        parts[PARAM_PART_SHARED_EXPERTS] +=
+            (m->ungated_mlp ? 2 : 3) * m->hidden * m->shared_width + (m->shared_gate ? m->hidden : 0);
     }
     if (m->latent_width > 0) {
         parts[PARAM_PART_LATENT] += 2 * m->hidden * m->latent_width + (m->latent_norm ? m->latent_width : 0);
@@ -186,7 +188,8 @@ void param_counts_finish(const Model *model, ParamCounts *counts)
     }
     text = counts->total - counts->vision;
     counts->active = text - idle;
-    counts->active_without_embedding = counts->active - (model->tied_embeddings ? 0 : counts->parts[PARAM_PART_EMBEDDING]);
+    counts->active_without_embedding =
+        counts->active - (model->tied_embeddings ? 0 : counts->parts[PARAM_PART_EMBEDDING]);
     counts->mtp = model->n_mtp_layers > 0 ? mtp_params(model) : 0;
 }
 

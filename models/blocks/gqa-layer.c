@@ -1,4 +1,5 @@
-/* Grouped-query attention: with QK norms, partial RoPE, sliding window, sinks, biases or an output gate as the model asks. */
+/* Grouped-query attention: with QK norms, partial RoPE, sliding window, sinks, biases or an output gate as the model
+ * asks. */
 #include "models/block.h"
 
 #include "models/ops/attention.h"
@@ -35,7 +36,8 @@ static int gqa_build(Graph *graph, const Model *model, const ModelLayer *layer, 
     int64_t kv_width = model->n_kv_heads * model->head_dim;
     int parts[2] = {-1, -1};
     int gate = -1;
-    int q = block_linear(graph, options, "self_attn.q_proj", x, q_width * (model->gated_attention ? 2 : 1), model->qkv_bias, adapted);
+    int q = block_linear(graph, options, "self_attn.q_proj", x, q_width * (model->gated_attention ? 2 : 1),
+                         model->qkv_bias, adapted);
     int k = block_linear(graph, options, "self_attn.k_proj", x, kv_width, model->qkv_bias, adapted);
     int v = block_linear(graph, options, "self_attn.v_proj", x, kv_width, model->qkv_bias, adapted);
     if (model->gated_attention) { /* rows of q_proj per head: query, then gate */

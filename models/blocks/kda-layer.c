@@ -38,7 +38,8 @@ static int kda_build(Graph *graph, const Model *model, const ModelLayer *layer, 
     int v = block_linear(graph, options, "self_attn.v_proj", x, value, FALSE, adapted);
     v = kda_stream(graph, model, "self_attn.v_conv1d", v);
     int low = block_linear(graph, options, "self_attn.f_a_proj", x, model->lin_key_dim, FALSE, adapted);
-    int z = block_linear(graph, options, "self_attn.f_b_proj", low, model->lin_value_heads * model->lin_key_dim, FALSE, adapted);
+    int z = block_linear(graph, options, "self_attn.f_b_proj", low, model->lin_value_heads * model->lin_key_dim, FALSE,
+                         adapted);
     int beta = block_linear(graph, options, "self_attn.b_proj", x, model->lin_value_heads, FALSE, FALSE);
     KdaAttr attr = {.heads = model->lin_heads,
                     .value_heads = model->lin_value_heads,

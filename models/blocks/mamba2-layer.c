@@ -12,7 +12,8 @@ static int mamba2_build(Graph *graph, const Model *model, const ModelLayer *laye
                        .state = model->mamba_state,
                        .kernel = model->mamba_conv,
                        .chunk = model->mamba_chunk};
-    int in = block_linear(graph, options, "self_attn.in_proj", x, mamba2_in_width(&attr), FALSE, options->lora_attention);
+    int in =
+        block_linear(graph, options, "self_attn.in_proj", x, mamba2_in_width(&attr), FALSE, options->lora_attention);
     int y = mamba2_add(graph, "self_attn", in, &attr);
     return block_linear(graph, options, "self_attn.out_proj", y, model->hidden, FALSE, options->lora_attention);
 }

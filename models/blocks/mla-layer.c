@@ -2,8 +2,8 @@
  * Multi-head latent attention, with or without query latent, rotary part and output gate; dense, or sparse behind an
  * indexer.
  *
- * Sparse attention runs in absorbed form, which gathers one latent per selected key. Where the up-projection of keys and
- * values has an adapter, that form has no place for it, and keys and values are assembled.
+ * Sparse attention runs in absorbed form, which gathers one latent per selected key. Where the up-projection of keys
+ * and values has an adapter, that form has no place for it, and keys and values are assembled.
  */
 #include "models/block.h"
 
@@ -69,7 +69,8 @@ static MlaTensors mla_project(Graph *graph, const Model *model, const BlockOptio
 /* Keys and values of every head. */
 static MlaPackTensors mla_unpack(Graph *graph, const Model *model, const BlockOptions *options, const MlaTensors *t)
 {
-    MlaPackAttr attr = {.heads = model->n_heads, .nope_dim = model->nope_dim, .rope_dim = model->rope_dim, .v_dim = model->v_dim};
+    MlaPackAttr attr = {
+        .heads = model->n_heads, .nope_dim = model->nope_dim, .rope_dim = model->rope_dim, .v_dim = model->v_dim};
     int64_t width = model->n_heads * (model->nope_dim + model->v_dim);
     int kv = block_linear(graph, options, "self_attn.kv_b_proj", t->c, width, FALSE, options->lora_attention);
     return mla_pack_add(graph, "self_attn.kv_pack", kv, t->k_rope, &attr);
@@ -94,8 +95,8 @@ static void mla_freeze(Graph *graph, guint first_param)
     }
 }
 
-static void mla_index_loss(Graph *graph, const Model *model, const BlockOptions *options, const DsaIndexerTensors *index,
-                           const DsaKlTarget *target)
+static void mla_index_loss(Graph *graph, const Model *model, const BlockOptions *options,
+                           const DsaIndexerTensors *index, const DsaKlTarget *target)
 {
     gboolean absorbed = target->k_tail >= 0;
     DsaKlAttr attr = {.index = {.heads = model->index_heads, .dim = model->index_dim, .top_k = model->index_topk},
@@ -114,10 +115,11 @@ static int mla_sparse(Graph *graph, const Model *model, const BlockOptions *opti
     gboolean learns = options->index_loss > 0 && !options->lora;
     gboolean plain = options->lora && options->lora_attention;
     guint first_param = graph->params->len;
-    DsaIndexerLayer layer = {.select = {.heads = model->index_heads, .dim = model->index_dim, .top_k = model->index_topk},
-                             .norm_eps = model->norm_eps,
-                             .rotary_dim = model->index_rope ? model->rotary_dim : 0,
-                             .rope_base = model->rope_base};
+    DsaIndexerLayer layer = {
+        .select = {.heads = model->index_heads, .dim = model->index_dim, .top_k = model->index_topk},
+        .norm_eps = model->norm_eps,
+        .rotary_dim = model->index_rope ? model->rotary_dim : 0,
+        .rope_base = model->rope_base};
     layer.select.scale = 1.0 / sqrt((double)(model->index_heads * model->index_dim));
     DsaIndexerTensors index = dsa_indexer_layer_add(graph, "self_attn.indexer", x, t->cq, -1, &layer);
     if (!learns) {

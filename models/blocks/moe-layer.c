@@ -31,7 +31,8 @@ static int expert_lora_a(Graph *graph, const Model *model, const BlockOptions *o
 }
 
 /* One matrix of every expert, with its bias and its adapter. */
-static int expert_linear(Graph *graph, const Model *model, const BlockOptions *options, const char *name, int x, int64_t out)
+static int expert_linear(Graph *graph, const Model *model, const BlockOptions *options, const char *name, int x,
+                         int64_t out)
 {
     int y = grouped_gemm_add(graph, name, x, out, model->n_experts);
     if (model->expert_bias) {
@@ -59,10 +60,12 @@ static int moe_experts(Graph *graph, const Model *model, const BlockOptions *opt
 
 static void moe_losses(Graph *graph, const Model *model, const BlockOptions *options, const RouterTensors *router)
 {
-    RouterLossAttr attr = {.kind = ROUTER_LOSS_AUX, .experts = model->n_experts, .top_k = model->top_k, .score = model->router_score};
+    RouterLossAttr attr = {
+        .kind = ROUTER_LOSS_AUX, .experts = model->n_experts, .top_k = model->top_k, .score = model->router_score};
     if (options->aux_loss > 0) {
         attr.coeff = options->aux_loss;
-        graph_add_output(graph, router_loss_add(graph, "block_sparse_moe.aux_loss", router->logits, router->sel, &attr));
+        graph_add_output(graph,
+                         router_loss_add(graph, "block_sparse_moe.aux_loss", router->logits, router->sel, &attr));
     }
     if (options->z_loss > 0) {
         attr.kind = ROUTER_LOSS_Z;
@@ -93,7 +96,8 @@ static RouterTensors moe_route(Graph *graph, const Model *model, const BlockOpti
 
 static int moe_shared(Graph *graph, const Model *model, const BlockOptions *options, int x)
 {
-    int y = block_mlp(graph, model, options, "block_sparse_moe.shared_experts", x, model->shared_width, options->lora_shared);
+    int y = block_mlp(graph, model, options, "block_sparse_moe.shared_experts", x, model->shared_width,
+                      options->lora_shared);
     if (model->shared_gate) {
         int gate = block_linear(graph, options, "block_sparse_moe.shared_expert_gate", x, 1, FALSE, FALSE);
         y = sigmoid_gate_add(graph, "block_sparse_moe.shared_expert_gating", y, gate);
@@ -107,7 +111,8 @@ static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, 
     RouterTensors router = moe_route(graph, model, options, x);
     int z = x;
     if (model->latent_width > 0) {
-        z = block_linear(graph, options, "block_sparse_moe.routed_expert_down_proj", x, model->latent_width, FALSE, options->lora_shared);
+        z = block_linear(graph, options, "block_sparse_moe.routed_expert_down_proj", x, model->latent_width, FALSE,
+                         options->lora_shared);
     }
     int slots = permute_add(graph, "block_sparse_moe.permute", z, router.order);
     DispatchTensors sent = dispatch_add(graph, "block_sparse_moe.dispatch", slots, router.counts, model->n_experts);
@@ -118,7 +123,8 @@ static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, 
         y = block_norm(graph, "block_sparse_moe.routed_expert_norm", y, model->latent_width, model->norm_eps, FALSE);
     }
     if (model->latent_width > 0) {
-        y = block_linear(graph, options, "block_sparse_moe.routed_expert_up_proj", y, model->hidden, FALSE, options->lora_shared);
+        y = block_linear(graph, options, "block_sparse_moe.routed_expert_up_proj", y, model->hidden, FALSE,
+                         options->lora_shared);
     }
     if (model->shared_width > 0) {
         y = block_add(graph, "block_sparse_moe.shared_add", y, moe_shared(graph, model, options, x));

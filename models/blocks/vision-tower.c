@@ -35,7 +35,8 @@ static int vision_attention(Graph *graph, const Model *model, const char *prefix
                      .planar = TRUE};
     int q = rope_add(graph, op_name(prefix, "q_rope").text, parts[0], positions, &rope);
     int k = rope_add(graph, op_name(prefix, "k_rope").text, parts[1], positions, &rope);
-    AttentionAttr attr = {.heads = heads, .kv_heads = heads, .head_dim = model->vision_head_dim, .v_dim = model->vision_head_dim};
+    AttentionAttr attr = {
+        .heads = heads, .kv_heads = heads, .head_dim = model->vision_head_dim, .v_dim = model->vision_head_dim};
     int o = attention_add(graph, op_name(prefix, "attention").text, q, k, parts[2], &attr).o;
     return linear_add(graph, op_name(prefix, "wo").text, o, model->vision_hidden, FALSE);
 }
@@ -73,7 +74,8 @@ static int vision_build(Graph *graph, const Model *model, const ModelLayer *laye
     Dtype wide = op_wide_dtype(graph);
     int grid = graph_add_input(graph, "grid", ROWS_PATCHES, 2, wide, FALSE);
     int positions = graph_add_input(graph, "positions", ROWS_PATCHES, 2, wide, FALSE);
-    PatchEmbedAttr patch = {.patch_width = graph_tensor(graph, x)->width, .hidden = model->vision_hidden, .table = model->vision_pos_size};
+    PatchEmbedAttr patch = {
+        .patch_width = graph_tensor(graph, x)->width, .hidden = model->vision_hidden, .table = model->vision_pos_size};
     x = patch_embed_add(graph, "vision_tower.patch_embed", x, grid, &patch);
     for (int64_t i = 0; i < model->vision_layers; i++) {
         x = vision_block(graph, model, i, x, positions);

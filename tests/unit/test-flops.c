@@ -26,9 +26,8 @@ static const struct {
     int64_t seq_len;
     double forward;
 } summed[] = {
-    {"kimi-k3", 4096, 2.123e11},         {"kimi-k3", 32768, 2.334e11},
-    {"kimi-k3", 131072, 3.059e11},       {"kimi-k3", 1048576, 9.824e11},
-    {"kimi-k3.1-pro", 4096, 2.177e11},   {"kimi-k3.1-pro", 32768, 2.228e11},
+    {"kimi-k3", 4096, 2.123e11},         {"kimi-k3", 32768, 2.334e11},         {"kimi-k3", 131072, 3.059e11},
+    {"kimi-k3", 1048576, 9.824e11},      {"kimi-k3.1-pro", 4096, 2.177e11},    {"kimi-k3.1-pro", 32768, 2.228e11},
     {"kimi-k3.1-pro", 131072, 2.328e11}, {"kimi-k3.1-pro", 1048576, 3.238e11},
 };
 
@@ -52,10 +51,12 @@ static void test_dense(void **state)
         int64_t matrices = facts.params.active_without_embedding - facts.params.parts[PARAM_PART_NORMS];
         double pairs = 8193 / 2.0; /* per token */
         double per_pair = 4.0 * (double)(model->n_heads * model->head_dim);
-        double rows = (double)(model->n_heads * (model->head_dim + 2)); /* division and log-sum-exp of attention's rows */
+        double rows =
+            (double)(model->n_heads * (model->head_dim + 2)); /* division and log-sum-exp of attention's rows */
         check_close(facts.flops.by_op[OP_embedding].forward, 0, 0);
         check_close(facts.flops.by_op[OP_linear].forward, 2.0 * (double)matrices, 1e-12);
-        check_close(facts.flops.by_op[OP_attention].forward, (double)model->n_layers * (per_pair * pairs + rows), 1e-12);
+        check_close(facts.flops.by_op[OP_attention].forward, (double)model->n_layers * (per_pair * pairs + rows),
+                    1e-12);
         check_close(facts.flops.by_op[OP_linear].backward, 4.0 * (double)matrices, 1e-12);
     }
 }
@@ -82,8 +83,9 @@ static void test_moe(void **state)
         const char *preset;
         double layers, top_k, input, width;
     } cases[] = {
-        {"kimi-k3", 92, 16, 3584, 3072},        {"mixtral-8x7b", 32, 2, 4096, 14336}, {"qwen3-235b-a22b", 94, 8, 4096, 1536},
-        {"deepseek-v3", 58, 8, 7168, 2048},     {"olmoe-1b-7b", 16, 8, 2048, 1024},
+        {"kimi-k3", 92, 16, 3584, 3072},        {"mixtral-8x7b", 32, 2, 4096, 14336},
+        {"qwen3-235b-a22b", 94, 8, 4096, 1536}, {"deepseek-v3", 58, 8, 7168, 2048},
+        {"olmoe-1b-7b", 16, 8, 2048, 1024},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autoptr(Model) model = load(cases[i].preset, NULL);
@@ -167,19 +169,20 @@ static void test_json(void **state)
     const char *name;
     json_t *value;
     int64_t sum = 0;
-    json_object_foreach(json_object_get(params, "by_operator"), name, value) {
+    json_object_foreach (json_object_get(params, "by_operator"), name, value) {
         sum += json_integer_value(value);
     }
     check_int(sum, 2779931834976);
     check_int((int64_t)json_array_size(json_object_get(object, "by_layer")), 93);
-    check_close(json_number_value(json_object_get(json_object_get(object, "flops_per_token"), "forward")), facts.flops.forward, 0);
+    check_close(json_number_value(json_object_get(json_object_get(object, "flops_per_token"), "forward")),
+                facts.flops.forward, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_summed), cmocka_unit_test(test_dense),  cmocka_unit_test(test_head_and_tied_embedding),
-        cmocka_unit_test(test_moe),    cmocka_unit_test(test_window), cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_summed),  cmocka_unit_test(test_dense),  cmocka_unit_test(test_head_and_tied_embedding),
+        cmocka_unit_test(test_moe),     cmocka_unit_test(test_window), cmocka_unit_test(test_terms),
         cmocka_unit_test(test_pattern), cmocka_unit_test(test_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,9 @@ static json_t *parse(const char *text)
     "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"kv_lora_rank\": 16, \"qk_nope_head_dim\": 16, "          \
     "\"qk_rope_head_dim\": 8, \"v_head_dim\": 16, \"num_experts\": 8, \"num_experts_per_token\": 2, "                  \
     "\"moe_intermediate_size\": 32"
-#define LISTS ", \"linear_attn_config\": {\"kda_layers\": [1, 2], \"full_attn_layers\": [3], \"num_heads\": 4, \"head_dim\": 16}"
+#define LISTS                                                                                                          \
+    ", \"linear_attn_config\": {\"kda_layers\": [1, 2], \"full_attn_layers\": [3], \"num_heads\": 4, \"head_dim\": "   \
+    "16}"
 
 /* Files that must be refused, and what the message has to name. */
 static const struct {
@@ -43,7 +45,8 @@ static const struct {
     const char *hint;
 } refused[] = {
     /* a misspelt or missing MoE field is never a dense fallback */
-    {"{" MIXTRAL ", \"num_local_experts\": 8, \"num_experts_per_tokn\": 2}", "num_experts_per_tokn", "num_experts_per_tok"},
+    {"{" MIXTRAL ", \"num_local_experts\": 8, \"num_experts_per_tokn\": 2}", "num_experts_per_tokn",
+     "num_experts_per_tok"},
     {"{" MIXTRAL ", \"num_local_experts\": 8}", "num_experts_per_tok", "missing"},
     {"{" MIXTRAL "}", "n_routed_experts", "missing"},
     {"{" MIXTRAL ", \"num_local_expert\": 8, \"num_experts_per_tok\": 2}", "num_local_expert", "num_local_experts"},
@@ -75,16 +78,21 @@ static const struct {
     {"{" DEEPSEEK DEEPSEEK_MOE ", \"n_group\": 8, \"topk_group\": 1}", "topk_group", "1 of 8"},
     /* layer lists */
     {"{" KIMI "}", "linear_attn_config", "missing"},
-    {"{" KIMI ", \"linear_attn_config\": {\"kda_layers\": [1, 2], \"full_attn_layers\": [2, 3], \"num_heads\": 4, \"head_dim\": 16}}",
+    {"{" KIMI ", \"linear_attn_config\": {\"kda_layers\": [1, 2], \"full_attn_layers\": [2, 3], \"num_heads\": 4, "
+              "\"head_dim\": 16}}",
      "layer 2", "both"},
-    {"{" KIMI ", \"linear_attn_config\": {\"kda_layers\": [1], \"full_attn_layers\": [3], \"num_heads\": 4, \"head_dim\": 16}}",
+    {"{" KIMI
+     ", \"linear_attn_config\": {\"kda_layers\": [1], \"full_attn_layers\": [3], \"num_heads\": 4, \"head_dim\": 16}}",
      "layer 2", "none"},
-    {"{" KIMI ", \"linear_attn_config\": {\"kda_layers\": [0, 1, 2], \"full_attn_layers\": [3], \"num_heads\": 4, \"head_dim\": 16}}",
+    {"{" KIMI ", \"linear_attn_config\": {\"kda_layers\": [0, 1, 2], \"full_attn_layers\": [3], \"num_heads\": 4, "
+              "\"head_dim\": 16}}",
      "kda_layers", "1..3"},
-    {"{" KIMI LISTS ", \"dsa_config\": {\"index_n_heads\": 2, \"index_head_dim\": 16, \"index_topk\": 8, \"dsa_layers\": [1]}}",
+    {"{" KIMI LISTS
+     ", \"dsa_config\": {\"index_n_heads\": 2, \"index_head_dim\": 16, \"index_topk\": 8, \"dsa_layers\": [1]}}",
      "layer 1", "full-attention"},
     {"{" KIMI LISTS ", \"dsa_config\": {\"index_n_heads\": 2, \"index_topk\": 8}}", "index_head_dim", "missing"},
-    {"{" KIMI LISTS ", \"index_topk\": 4, \"dsa_config\": {\"index_n_heads\": 2, \"index_head_dim\": 16, \"index_topk\": 8}}",
+    {"{" KIMI LISTS
+     ", \"index_topk\": 4, \"dsa_config\": {\"index_n_heads\": 2, \"index_head_dim\": 16, \"index_topk\": 8}}",
      "index_topk", "dsa_config"},
     {"{\"model_type\": \"kimi_k3\"}", "text_config", "missing"},
     {"{\"model_type\": \"kimi_k3\", \"text_config\": {\"model_type\": \"kimi_k3\"}}", "kimi_k3", "known"},
@@ -111,15 +119,21 @@ static void test_refused(void **state)
 
 /* Files that must be taken, though they carry what a loader, a tokenizer or a generator wants. */
 static const char *const taken[] = {
-    "{" LLAMA ", \"architectures\": [\"X\"], \"auto_map\": {\"a\": \"b\"}, \"eos_token_id\": [1, 2], \"rope_scaling\": null}",
-    "{" LLAMA ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}, \"torch_dtype\": \"bfloat16\", \"dtype\": \"bfloat16\"}",
+    "{" LLAMA
+    ", \"architectures\": [\"X\"], \"auto_map\": {\"a\": \"b\"}, \"eos_token_id\": [1, 2], \"rope_scaling\": null}",
+    "{" LLAMA
+    ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}, \"torch_dtype\": \"bfloat16\", \"dtype\": \"bfloat16\"}",
     "{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5, \"factor\": 2}}",
     "{" LLAMA ", \"quantization_config\": {\"num_bits\": 4, \"targets\": [1]}, \"generation_config\": {\"top_k\": 50}}",
-    "{" LLAMA ", \"top_k\": 50, \"max_length\": 20, \"num_beams\": 1, \"transformers_version\": \"5.0\", \"use_cache\": true}",
-    "{" LLAMA ", \"num_labels\": 2, \"id2label\": {\"0\": \"A\"}, \"pretraining_tp\": 1, \"my_remark\": \"of our own\"}",
+    "{" LLAMA
+    ", \"top_k\": 50, \"max_length\": 20, \"num_beams\": 1, \"transformers_version\": \"5.0\", \"use_cache\": true}",
+    "{" LLAMA
+    ", \"num_labels\": 2, \"id2label\": {\"0\": \"A\"}, \"pretraining_tp\": 1, \"my_remark\": \"of our own\"}",
     "{" LLAMA ", \"n_routed_experts\": null, \"num_experts\": 0, \"attention_bias\": false, \"sliding_window\": null}",
-    "{" MIXTRAL MIXTRAL_MOE ", \"router_aux_loss_coef\": 0.02, \"output_router_logits\": false, \"experts_per_token\": 2}",
-    "{" DEEPSEEK DEEPSEEK_MOE ", \"ep_size\": 1, \"aux_loss_alpha\": 0.001, \"seq_aux\": true, \"num_key_value_heads\": 4}",
+    "{" MIXTRAL MIXTRAL_MOE
+    ", \"router_aux_loss_coef\": 0.02, \"output_router_logits\": false, \"experts_per_token\": 2}",
+    "{" DEEPSEEK DEEPSEEK_MOE
+    ", \"ep_size\": 1, \"aux_loss_alpha\": 0.001, \"seq_aux\": true, \"num_key_value_heads\": 4}",
 };
 
 static void test_taken(void **state)
@@ -187,12 +201,9 @@ static const struct {
     gboolean bias_buffer;
     int64_t shared_width;
 } measured[] = {
-    {"kda-moe-64e", 5130996864, QK_NORM_NONE, FALSE, 2816},
-    {"llama-d2048", 1104218112, QK_NORM_NONE, FALSE, 0},
-    {"llama-d4096", 2795573248, QK_NORM_NONE, FALSE, 0},
-    {"moe-128e", 5607294976, QK_NORM_NONE, FALSE, 0},
-    {"moe-64e-shared", 5122328576, QK_NORM_NONE, FALSE, 2816},
-    {"moe-8e", 4615958528, QK_NORM_NONE, FALSE, 0},
+    {"kda-moe-64e", 5130996864, QK_NORM_NONE, FALSE, 2816},    {"llama-d2048", 1104218112, QK_NORM_NONE, FALSE, 0},
+    {"llama-d4096", 2795573248, QK_NORM_NONE, FALSE, 0},       {"moe-128e", 5607294976, QK_NORM_NONE, FALSE, 0},
+    {"moe-64e-shared", 5122328576, QK_NORM_NONE, FALSE, 2816}, {"moe-8e", 4615958528, QK_NORM_NONE, FALSE, 0},
 };
 
 static void test_measured(void **state)
@@ -200,7 +211,8 @@ static void test_measured(void **state)
     (void)state;
     const char *root = g_getenv("MOESIM_SOURCE_ROOT");
     for (size_t i = 0; i < G_N_ELEMENTS(measured); i++) {
-        g_autofree char *path = g_strdup_printf("%s/tests/reference/models/%s.json", root == NULL ? "." : root, measured[i].file);
+        g_autofree char *path =
+            g_strdup_printf("%s/tests/reference/models/%s.json", root == NULL ? "." : root, measured[i].file);
         g_autoptr(GError) error = NULL;
         g_autoptr(Model) model = model_load(path, NULL, &error);
         check_no_error(error);

@@ -149,14 +149,15 @@ static void test_lora(void **state)
     check_int(param_count_lora(model, &(ParamLora){.rank = 16, .experts = TRUE, .shared_a = TRUE}), 12845449216);
     g_autoptr(Model) mini = model_load("kimi-k3-mini", NULL, &error);
     check_no_error(error);
-    check_int(param_count_lora(mini, &(ParamLora){.rank = 4, .attention = TRUE, .shared = TRUE, .experts = TRUE}), 171936);
+    check_int(param_count_lora(mini, &(ParamLora){.rank = 4, .attention = TRUE, .shared = TRUE, .experts = TRUE}),
+              171936);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),          cmocka_unit_test(test_every_preset_is_in_the_table),
-        cmocka_unit_test(test_parts),              cmocka_unit_test(test_text_of_cut_models),
+        cmocka_unit_test(test_published), cmocka_unit_test(test_every_preset_is_in_the_table),
+        cmocka_unit_test(test_parts),     cmocka_unit_test(test_text_of_cut_models),
         cmocka_unit_test(test_lora),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
