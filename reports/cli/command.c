@@ -247,7 +247,10 @@ void command_handle_signals(void)
 {
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
+    struct sigaction before;
+    if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+        sigaction(SIGINT, &action, NULL); /* a caller that ignores interrupts wants them ignored */
+    }
     action.sa_handler = SIG_IGN; /* a closed pipe is a failed write like any other */
     sigaction(SIGPIPE, &action, NULL);
 }

@@ -4,6 +4,9 @@
 
 #include "reports/out/text.h"
 
+/* A blank at which no line is broken. */
+#define NO_BREAK "\302\240"
+
 enum { WIDTH = 90, BAR_WIDTH = 60, N_LONGEST = 6, LABEL = 12 };
 
 static const char *const recompute_names[] = {
@@ -50,8 +53,8 @@ static void append_machine(GString *out, const Plan *plan)
     const Cluster *cluster = plan->cluster;
     g_autoptr(GString) text = g_string_new(NULL);
     g_string_append_printf(
-        text, "%" G_GINT64_FORMAT " x %s (%" G_GINT64_FORMAT " nodes of %" G_GINT64_FORMAT "): FSDP %" G_GINT64_FORMAT,
-        cluster->n_ranks, cluster->device->title, cluster->n_nodes, cluster->gpus_per_node, plan->dp_shard);
+        text, "%" G_GINT64_FORMAT " x %" G_GINT64_FORMAT " %s, %" G_GINT64_FORMAT " in all: FSDP %" G_GINT64_FORMAT,
+        cluster->n_nodes, cluster->gpus_per_node, cluster->device->title, cluster->n_ranks, plan->dp_shard);
     append_degree(text, "replicas", plan->dp_replicate);
     append_degree(text, "PP", plan->pp);
     append_degree(text, "TP", plan->tp);
@@ -68,8 +71,8 @@ static void append_batch(GString *out, const Plan *plan)
 {
     g_autoptr(GString) text = g_string_new(NULL);
     g_string_append_printf(text,
-                           "%" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT " tokens a step, %" G_GINT64_FORMAT
-                           " micro-batches of %" G_GINT64_FORMAT "; %s parameters, %s compute; recompute %s",
+                           "%" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT " tokens a step (%" G_GINT64_FORMAT
+                           " x %" G_GINT64_FORMAT " per rank); %s parameters, %s compute; recompute %s",
                            plan->global_batch, plan->seq_len, plan->n_micro_batches, plan->micro_batch,
                            dtype_name(plan->parameters), dtype_name(plan->compute), recompute_names[plan->recompute]);
     append_labelled(out, "Work", text->str);
@@ -115,13 +118,19 @@ static void append_time(GString *out, const Plan *plan, const Result *result)
 
 /* ---- memory ---- */
 
-/* # allocated, + reserved beyond it, = outside the framework, . free. */
+/* What has to be there: the allocator gives back what it only caches before it fails. */
+static int64_t needed_bytes(const Result *result)
+{
+    return result->peak_memory_bytes + result->non_framework_bytes;
+}
+
+/* # allocated, = outside the framework, + cached by the allocator, . free. */
 static void append_memory_bar(GString *out, const Result *result)
 {
     double scale = BAR_WIDTH / (double)MAX(result->capacity_bytes, 1);
-    double ends[] = {(double)result->peak_memory_bytes, (double)result->reserved_memory_bytes,
+    double ends[] = {(double)result->peak_memory_bytes, (double)needed_bytes(result),
                      (double)(result->reserved_memory_bytes + result->non_framework_bytes)};
-    static const char marks[] = "#+=";
+    static const char marks[] = "#=+";
     g_string_append(out, "  [");
     for (int i = 0; i < BAR_WIDTH; i++) {
         char mark = '.';
@@ -130,7 +139,7 @@ static void append_memory_bar(GString *out, const Result *result)
         }
         g_string_append_c(out, mark);
     }
-    g_string_append_printf(out, "] %.1f %%\n", 100 * ends[2] * scale / BAR_WIDTH);
+    g_string_append_printf(out, "] %.1f %%\n", 100 * ends[1] * scale / BAR_WIDTH);
 }
 
 static void append_parts_at_peak(GString *out, const Result *result)
@@ -140,7 +149,7 @@ static void append_parts_at_peak(GString *out, const Result *result)
     for (int tag = 0; tag < N_MEM_TAGS; tag++) {
         if (result->at_peak[tag] > 0) {
             g_autofree char *gib = text_gib(result->at_peak[tag]);
-            g_string_append_printf(text, "%s%s %s", separator, result_mem_tag_name((MemTag)tag), gib);
+            g_string_append_printf(text, "%s%s" NO_BREAK "%s", separator, result_mem_tag_name((MemTag)tag), gib);
             separator = ", ";
         }
     }
@@ -148,9 +157,18 @@ static void append_parts_at_peak(GString *out, const Result *result)
     text_append_wrapped(out, text->str, 2, WIDTH);
 }
 
+static const char *verdict(const Result *result)
+{
+    if (!result->fits) {
+        return "DOES NOT FIT";
+    }
+    gboolean tight = result->reserved_memory_bytes + result->non_framework_bytes > result->capacity_bytes;
+    return tight ? "fits, but the allocator's cache does not: it will be emptied again and again" : "fits";
+}
+
 static void append_memory(GString *out, const Result *result)
 {
-    g_autofree char *used = text_gib(result->reserved_memory_bytes + result->non_framework_bytes);
+    g_autofree char *needed = text_gib(needed_bytes(result));
     g_autofree char *capacity = text_gib(result->capacity_bytes);
     g_autofree char *allocated = text_gib(result->peak_memory_bytes);
     g_autofree char *reserved = text_gib(result->reserved_memory_bytes);
@@ -158,18 +176,17 @@ static void append_memory(GString *out, const Result *result)
     g_autofree char *still = text_gib(result->static_memory_bytes);
     g_autofree char *after = text_gib(result->after_forward_memory_bytes);
     g_autofree char *mean = text_gib(result->mean_rank_peak_bytes);
-    g_string_append_printf(out, "\n%-*s%s of %s GiB: %s\n", LABEL, "Memory", used, capacity,
-                           result->fits ? "fits" : "DOES NOT FIT");
+    g_string_append_printf(out, "\n%-*s%s of %s GiB: %s\n", LABEL, "Memory", needed, capacity, verdict(result));
     append_memory_bar(out, result);
-    g_string_append_printf(out, "  # allocated %s, + reserved %s, = outside the framework %s GiB\n", allocated,
-                           reserved, outside);
+    g_string_append_printf(out, "  # allocated %s, = outside the framework %s, + reserved by the allocator %s GiB\n",
+                           allocated, outside, reserved);
     append_parts_at_peak(out, result);
-    g_autofree char *place =
-        g_strdup_printf("peak on rank %" G_GINT64_FORMAT ", %s; mean over ranks %s", result->peak_rank,
-                        result->peak_place != NULL ? result->peak_place : "place unknown", mean);
+    g_autofree char *place = g_strdup_printf("peak on rank %" G_GINT64_FORMAT ", %s", result->peak_rank,
+                                             result->peak_place != NULL ? result->peak_place : "place unknown");
     g_string_append(out, "  ");
     text_append_wrapped(out, place, 2, WIDTH);
-    g_string_append_printf(out, "  allocated between steps %s, after forward %s\n", still, after);
+    g_string_append_printf(out, "  allocated between steps %s, after forward %s, peak of the mean rank %s\n", still,
+                           after, mean);
 }
 
 /* ---- where the time goes ---- */

@@ -111,6 +111,14 @@ void text_append_bar(GString *out, double fraction, int width)
     }
 }
 
+/* A word whose no-break blanks have done their work. */
+static void append_unbroken(GString *out, const char *word)
+{
+    g_auto(GStrv) parts = g_strsplit(word, "\302\240", -1);
+    g_autofree char *text = g_strjoinv(" ", parts);
+    g_string_append(out, text);
+}
+
 void text_append_wrapped(GString *out, const char *text, int indent, int width)
 {
     g_auto(GStrv) words = g_strsplit(text, " ", -1);
@@ -124,7 +132,7 @@ void text_append_wrapped(GString *out, const char *text, int indent, int width)
             g_string_append_c(out, ' ');
             at++;
         }
-        g_string_append(out, *word);
+        append_unbroken(out, *word);
         at += length;
     }
     g_string_append_c(out, '\n');

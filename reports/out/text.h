@@ -13,7 +13,8 @@ void text_append_table(GString *out, const Table *table, int indent);
 /* Appends a bar of `width` places, filled to fraction (cut to 0..1): "#####.....". */
 void text_append_bar(GString *out, double fraction, int width);
 
-/* Appends text broken into lines of at most `width` characters; lines after the first begin with `indent` blanks. */
+/* Appends text broken into lines of at most `width` characters; lines after the first begin with `indent` blanks.
+ * No line is broken at a no-break blank (U+00A0), which is written as a blank. */
 void text_append_wrapped(GString *out, const char *text, int indent, int width);
 
 /* Numbers with few digits; caller frees. "2.78 T", "104 B", "16.3 M" for counts; "1.234 s", "12.3 ms" for times. */

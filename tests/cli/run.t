@@ -8,7 +8,7 @@
 
 $ moesim plan.json
 ~ Model       llama-3.1-8b: 8.03 B parameters, *
-~ Machine     8 x NVIDIA H200 SXM * (1 nodes of 8): FSDP 8
+~ Machine     1 x 8 NVIDIA H200 SXM *, 8 in all: FSDP 8
 ...
 ~ Step        * tokens/s per GPU, * in all
 ...

@@ -70,3 +70,7 @@ $ moesim --help >&-
 # Every command has help that begins alike, and names itself.
 $ for c in $(moesim complete 'moesim ' 7); do moesim $c --help | sed -n 2p | grep -q "^  moesim $c " || echo "$c"; done
 ? 0
+
+# Interrupted, while it waits for its input.
+$ mkfifo never; timeout --preserve-status -s INT 0.3 moesim run never
+? 130

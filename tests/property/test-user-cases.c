@@ -83,7 +83,7 @@ static void test_parts_make_the_whole(void **state)
         /* Allocated, reserved and what lies outside the framework are three things. */
         assert_true(result->reserved_memory_bytes >= result->peak_memory_bytes);
         assert_true(result->non_framework_bytes > 0);
-        check_int(result->fits, result->reserved_memory_bytes + result->non_framework_bytes <= result->capacity_bytes);
+        check_int(result->fits, result->peak_memory_bytes + result->non_framework_bytes <= result->capacity_bytes);
     }
 }
 

@@ -104,12 +104,12 @@ static void test_complete(void **state)
     g_autofree char *text = summary_text(&example->plan, example->result);
     static const char *const parts[] = {
         "test-model: 2.78 T parameters, 104 B active per token",
-        "16 x Test GPU (2 nodes of 8): FSDP 16, EP 8 (expert FSDP 2)",
+        "2 x 8 Test GPU, 16 in all: FSDP 16, EP 8 (expert FSDP 2)",
         "2.000 s    4.10 k tokens/s per GPU, 65.5 k in all",
         "MFU 40.0 %, HFU 50.0 % of 1000 TFLOP/s (dense bf16 peak)",
-        "60.00 of 80.00 GiB: fits",
-        "[##############################++++++++=======...............] 75.0 %",
-        "# allocated 40.00, + reserved 50.00, = outside the framework 10.00 GiB",
+        "50.00 of 80.00 GiB: fits\n",
+        "[##############################========+++++++...............] 62.5 %",
+        "# allocated 40.00, = outside the framework 10.00, + reserved by the allocator 50.00 GiB",
         "at the peak parameters 30.00, unsharded 10.00",
         "peak on rank 0, backward of layer 7, mlp.down_proj",
         "grouped GEMM       500.000    25.00       12",
@@ -150,10 +150,19 @@ static void test_does_not_fit(void **state)
     g_ptr_array_add(example->result->advice, g_strdup("recompute full saves 12.0 GiB"));
     g_ptr_array_add(example->result->warnings, g_strdup("expert 3 gets twice the mean"));
     g_autofree char *text = summary_text(&example->plan, example->result);
-    check_contains(text, "60.00 of 45.00 GiB: DOES NOT FIT");
+    check_contains(text, "50.00 of 45.00 GiB: DOES NOT FIT");
     check_contains(text, "To fit      recompute full saves 12.0 GiB");
     check_contains(text, "Warnings    expert 3 gets twice the mean");
-    check_contains(text, "] 133.3 %");
+    check_contains(text, "] 111.1 %");
+}
+
+/* What is allocated fits, what the allocator would like to hold does not. */
+static void test_tight(void **state)
+{
+    Example *example = *state;
+    example->result->capacity_bytes = (int64_t)55 << 30;
+    g_autofree char *text = summary_text(&example->plan, example->result);
+    check_contains(text, "50.00 of 55.00 GiB: fits, but the allocator's cache does not");
 }
 
 static void test_same_bytes(void **state)
@@ -170,6 +179,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_complete, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unknown_peak, setup, teardown),
         cmocka_unit_test_setup_teardown(test_does_not_fit, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_tight, setup, teardown),
         cmocka_unit_test_setup_teardown(test_same_bytes, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

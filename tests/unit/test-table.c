@@ -73,6 +73,9 @@ static void test_wrap(void **state)
     g_autoptr(GString) out = g_string_new("> ");
     text_append_wrapped(out, "one two three four", 2, 10);
     check_string(out->str, "> one two\n  three\n  four\n");
+    g_string_assign(out, "> ");
+    text_append_wrapped(out, "one two\302\2403 four", 2, 10);
+    check_string(out->str, "> one\n  two 3\n  four\n");
 }
 
 static void test_numbers(void **state)
