@@ -3,10 +3,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/flops.h"
 #include "models/params.h"
 #include "sim/base/error.h"
 #include "workloads/lower/lower.h"
-#include "workloads/run/flops.h"
 #include "workloads/run/ledger.h"
 #include "workloads/run/step.h"
 
@@ -323,7 +323,7 @@ Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
         g_ptr_array_add(programs, lower_plan(plan, graphs, routing, c));
     }
     Run run = {.plan = plan, .graphs = graphs, .routing = routing, .programs = programs, .ledgers = ledgers};
-    run.flops = model_flops_per_token(plan, graphs);
+    model_graph_flops(graphs, plan->model, plan->seq_len, &run.flops);
     if (!run_ledgers(&run, error) || !step_run(plan, (Program *const *)(void *)programs->pdata, n_classes, &run.times, error)) {
         return NULL;
     }
