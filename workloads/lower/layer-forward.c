@@ -1,0 +1,97 @@
+#include "workloads/lower/walk.h"
+
+static gboolean aux_outlives(const Walk *walk, int op)
+{
+    if (!walk->saves[op]) {
+        return FALSE;
+    }
+    return walk->in_recompute || walk->mode == SAVE_ALL || (walk->mode == SAVE_SELECTED && walk_keeps_op(walk, op));
+}
+
+static void forward_op(Walk *walk, int o)
+{
+    const Op *op = graph_op(walk->graph, o);
+    OpView view = walk_view(walk, o);
+    OpCost cost = {0};
+    int n_aux = walk->saves[o] ? walk->saved[o].n_aux : 0;
+    for (int i = 0; i < op->n_outputs; i++) {
+        if (walk->storage[op->outputs[i]] == op->outputs[i]) {
+            walk_alloc_tensor(walk, op->outputs[i]);
+        }
+    }
+    for (int i = 0; i < n_aux; i++) {
+        emit_alloc(walk->pass->emitter, STREAM_COMPUTE, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)},
+                   op_aux_bytes(&walk->saved[o].aux[i], walk->pass->rows), MEM_ACTIVATIONS);
+    }
+    op_class(op->kind)->forward_cost(&view, &cost);
+    walk_compute(walk, o, &cost, FALSE);
+    for (int i = 0; i < n_aux && !aux_outlives(walk, o); i++) {
+        emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)});
+    }
+}
+
+/* After an operator: its inputs lose a reader, its unread outputs die. */
+static void forward_release(Walk *walk, int o)
+{
+    const Op *op = graph_op(walk->graph, o);
+    for (int i = 0; i < op->n_inputs; i++) {
+        int t = op->inputs[i] >= 0 ? walk->storage[op->inputs[i]] : -1;
+        if (t >= 0 && --walk->uses[t] == 0 && walk->alive[t] && !walk_outlives(walk, t)) {
+            walk_free_tensor(walk, t);
+        }
+    }
+    for (int i = 0; i < op->n_outputs; i++) {
+        int t = op->outputs[i];
+        if (walk->uses[t] == 0 && walk->alive[t] && !walk_outlives(walk, t)) {
+            walk_free_tensor(walk, t);
+        }
+    }
+}
+
+/* The nested group's own hooks. In a recomputation the block's hook has gathered it ahead. */
+static void forward_experts(const Walk *walk)
+{
+    const LayerPass *pass = walk->pass;
+    if (!walk->in_recompute) {
+        fsdp_unshard(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN);
+    }
+    fsdp_wait(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN, TRUE, -1);
+}
+
+void walk_forward(Walk *walk, int end_op)
+{
+    const LayerPass *pass = walk->pass;
+    int first = 0, last = -1;
+    gboolean nested = pass->experts != NULL && walk_expert_range(walk, &first, &last);
+    for (int o = walk->first_op; o < end_op; o++) {
+        gboolean is_cached = walk->in_recompute && walk->mode == SAVE_SELECTED && walk_keeps_op(walk, o);
+        if (nested && o == first && (pass->reshard || !walk->in_recompute)) {
+            forward_experts(walk);
+        }
+        if (is_cached) {
+            for (int i = 0; i < graph_op(walk->graph, o)->n_outputs; i++) {
+                walk->alive[graph_op(walk->graph, o)->outputs[i]] = TRUE;
+            }
+        } else {
+            forward_op(walk, o);
+        }
+        forward_release(walk, o);
+        if (nested && o == last && pass->reshard) {
+            fsdp_reshard(pass->emitter, pass->experts, ARG_EXPERTS);
+        }
+    }
+}
+
+void layer_forward(const LayerPass *pass, SaveMode mode)
+{
+    Walk walk;
+    walk_init(&walk, pass, mode);
+    pass->emitter->phase = PHASE_FORWARD;
+    pass->emitter->is_backward = FALSE;
+    pass->emitter->is_selective = mode == SAVE_SELECTED;
+    if (mode == SAVE_NONE || mode == SAVE_SELECTED) {
+        emit_host(pass->emitter, pass->emitter->device->checkpoint_ns);
+    }
+    walk_forward(&walk, walk.end_op);
+    walk_clear(&walk);
+}

@@ -1,0 +1,104 @@
+/*
+ * Lowering of one class of ranks: what its parts share. Groups and rows are laid out in sites.c, calls are made in calls.c,
+ * head and loss in head.c, everything else in lower.c.
+ */
+#pragma once
+
+#include "models/optim.h"
+#include "workloads/lower/layer.h"
+#include "workloads/lower/lower.h"
+
+/* What distinguishes the segments of two layers. */
+typedef struct SegmentKey {
+    gint32 what; /* SegmentKind */
+    gint32 kind; /* graph */
+    gint32 loads; /* index of the layer's expert loads; layers of equal loads share it */
+    gint32 has_last_flat, reduce_pending, dying_source, first_micro_batch, grads_mask;
+    gint32 next; /* identity of the group gathered ahead, -1 = none */
+    gint32 rows; /* of a loss chunk */
+} SegmentKey;
+
+typedef enum SegmentKind { SEGMENT_FORWARD, SEGMENT_BACKWARD, SEGMENT_CHUNK_FORWARD, SEGMENT_CHUNK_BACKWARD } SegmentKind;
+
+typedef struct CachedSegment {
+    SegmentKey key;
+    int segment;
+} CachedSegment;
+
+/* A group and where its buffers are. */
+typedef struct GroupSite {
+    FsdpGroup *group; /* geometry, shared by layers of a kind */
+    gint32 kind;      /* identity of the geometry */
+    gint32 buffer, token;
+} GroupSite;
+
+typedef struct Lowering {
+    const Plan *plan;
+    const ModelGraph *graphs;
+    const Routing *routing;
+    int64_t ep_rank;
+    Program *program;
+    Emitter emitter;
+    GPtrArray *geometries; /* FsdpGroup, owned */
+    GArray *cache;         /* CachedSegment */
+    GroupSite root, head;  /* head.group NULL: part of the root group */
+    GroupSite *layers, *experts; /* [n_layers]; experts[i].group NULL: part of the layer's group */
+    RowCounts *rows;       /* [n_layers] */
+    AllToAll *exchanges;   /* [n_layers] */
+    gint32 *loads;         /* [n_layers] */
+    gint32 boundary;       /* first boundary buffer: value and gradient of each */
+    gint32 losses;         /* first loss buffer: value and gradient of each chunk */
+    gint32 chunk_sums;     /* gradients summed over loss chunks */
+    gint32 inputs;         /* token ids and labels: static, no buffer of the program */
+    int cut;               /* first operator of the chunked part of the head, or -1 */
+    SaveMode mode;
+} Lowering;
+
+/* Everything that a micro-batch needs to know. */
+typedef struct StepState {
+    Lowering *lowering;
+    gint32 *frames;
+    gint32 head_frame, embedding_frame;
+    int64_t micro_batch;
+    const GroupSite *last_flat;   /* group whose flat buffer is still alive (implicit prefetch) */
+    const GroupSite *last_reduce; /* group whose reduce buffer is pending */
+    const GroupSite *ahead;       /* group gathered ahead */
+} StepState;
+
+/* Buffers that loss chunks share, from the base in argument ARG_EXPERTS: gradient of the normed stream being summed, one
+ * chunk's part of it, then a sum and its successor per parameter. */
+enum { CHUNK_SUM_X, CHUNK_FULL_X, CHUNK_PARAMS };
+
+/* Takes n buffers of the program; returns the first. */
+gint32 lowering_take_buffers(Lowering *lowering, int n);
+const Graph *lowering_layer_graph(const Lowering *lowering, int64_t layer);
+/* Lays out groups, frames and boundaries, and counts rows. frames[n_layers] is filled. */
+void lowering_start(Lowering *lowering, gint32 *frames, gint32 *head_frame, gint32 *embedding_frame);
+/* Every group, root first, then layers with their experts, then the head: the order of the parameters. */
+void lowering_each_group(Lowering *lowering, void (*visit)(Lowering *lowering, const GroupSite *site, void *data), void *data);
+/* What this rank's optimizer holds of a parameter. */
+OptimPiece lowering_optim_piece(const Plan *plan, const GraphParam *param);
+/* Fills static_bytes of the program. */
+void lowering_count_static(Lowering *lowering);
+/* Segment of a key, or -1; start_segment makes one and points the emitter at it. */
+int lowering_find_segment(const Lowering *lowering, const SegmentKey *key);
+int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char *name, const Graph *graph);
+/* Appends a call; valid until the next one. */
+Call *lowering_add_call(Lowering *lowering, int segment, int64_t layer, int64_t micro_batch);
+void lowering_call_group(Call *call, int arg, const GroupSite *site);
+/* First buffer (value, gradient) of a boundary value. */
+gint32 lowering_boundary(const Lowering *lowering, int64_t value);
+/* Boundary values that layer i reads (n_layers: the head); returns how many. */
+int lowering_layer_sources(const Lowering *lowering, int64_t layer, int64_t *ret_values);
+void lowering_call_sources(const Lowering *lowering, Call *call, const Graph *graph, int64_t layer);
+/* Input of the graph that dies in its backward: the last boundary value it reads. */
+int lowering_dying_source(const Graph *graph);
+LayerPass lowering_pass(Lowering *lowering, const Graph *graph, const RowCounts *rows);
+/* The operator at which a chunked loss starts: the one that reads the head's matrix, and the tensor it reads. */
+int head_find_cut(const Graph *head, int *ret_tensor);
+int64_t head_n_chunks(const Lowering *lowering);
+void head_forward(StepState *state);
+void head_forward_chunk(StepState *state, int64_t chunk);
+void head_backward(StepState *state);
+/* Places of a group's gradients, in its order, when they lie in the frames of the embedding and the head. */
+void head_end_grads(const Lowering *lowering, const FsdpGroup *group, int head_arg, Place *ret_grads);

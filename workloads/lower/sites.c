@@ -1,0 +1,247 @@
+#include "workloads/lower/lowering.h"
+
+/* Rows that a rank exchanges in one layer. */
+typedef struct Traffic {
+    int64_t sent, inside, outside, self;
+} Traffic;
+
+gint32 lowering_take_buffers(Lowering *lowering, int n)
+{
+    gint32 first = lowering->program->n_buffers;
+    lowering->program->n_buffers += n;
+    return first;
+}
+
+static gint32 take_token(Lowering *lowering)
+{
+    return lowering->program->n_tokens++;
+}
+
+const Graph *lowering_layer_graph(const Lowering *lowering, int64_t layer)
+{
+    return g_ptr_array_index(lowering->graphs->kinds, lowering->graphs->layer_kind[layer]);
+}
+
+static FsdpGroup *new_geometry(Lowering *lowering, GroupKind mesh)
+{
+    FsdpGroup *group = fsdp_group_new(lowering->plan, mesh);
+    g_ptr_array_add(lowering->geometries, group);
+    return group;
+}
+
+static GroupSite group_site(Lowering *lowering, FsdpGroup *group, gint32 kind)
+{
+    GroupSite site = {.kind = kind, .buffer = -1, .token = -1};
+    if (group->params->len > 0) {
+        site.group = group;
+        site.buffer = lowering_take_buffers(lowering, fsdp_group_buffers(group));
+        site.token = take_token(lowering);
+    }
+    return site;
+}
+
+static gboolean is_head_param(const GraphParam *param)
+{
+    return param->role == PARAM_HEAD;
+}
+
+static gboolean is_no_head_param(const GraphParam *param)
+{
+    return param->role != PARAM_HEAD;
+}
+
+/* Embedding, final norm, and the head unless it is a group of its own. */
+static void place_ends(Lowering *lowering)
+{
+    const Plan *plan = lowering->plan;
+    const ModelGraph *graphs = lowering->graphs;
+    gboolean own_head = plan->seq_chunk == 0;
+    FsdpGroup *root = new_geometry(lowering, GROUP_DENSE), *head = new_geometry(lowering, GROUP_DENSE);
+    fsdp_group_add(root, plan, graphs->embedding, PARAM_DENSE, NULL);
+    fsdp_group_add(root, plan, graphs->head, PARAM_DENSE, own_head ? is_no_head_param : NULL);
+    if (own_head) {
+        fsdp_group_add(head, plan, graphs->head, PARAM_DENSE, is_head_param);
+    }
+    fsdp_group_price(root, plan);
+    fsdp_group_price(head, plan);
+    lowering->root = group_site(lowering, root, -2);
+    lowering->head = group_site(lowering, head, -3);
+}
+
+static void place_layers(Lowering *lowering)
+{
+    const Plan *plan = lowering->plan;
+    guint n_kinds = lowering->graphs->kinds->len;
+    g_autofree FsdpGroup **dense = g_new0(FsdpGroup *, n_kinds);
+    g_autofree FsdpGroup **experts = g_new0(FsdpGroup *, n_kinds);
+    for (guint k = 0; k < n_kinds; k++) {
+        const Graph *graph = g_ptr_array_index(lowering->graphs->kinds, k);
+        dense[k] = new_geometry(lowering, GROUP_DENSE);
+        experts[k] = new_geometry(lowering, GROUP_EXPERT);
+        fsdp_group_add(dense[k], plan, graph, PARAM_DENSE, NULL);
+        fsdp_group_add(plan->ep > 1 ? experts[k] : dense[k], plan, graph, PARAM_EXPERT, NULL);
+        fsdp_group_price(dense[k], plan);
+        fsdp_group_price(experts[k], plan);
+    }
+    lowering->layers = g_new0(GroupSite, lowering->graphs->n_layers);
+    lowering->experts = g_new0(GroupSite, lowering->graphs->n_layers);
+    for (int64_t i = 0; i < lowering->graphs->n_layers; i++) {
+        int k = lowering->graphs->layer_kind[i];
+        lowering->layers[i] = group_site(lowering, dense[k], 2 * k);
+        lowering->experts[i] = group_site(lowering, experts[k], 2 * k + 1);
+    }
+}
+
+/* The busiest rank's traffic: rows it keeps, and rows that it sends or receives, whichever is more. */
+static Traffic busiest_traffic(const Lowering *lowering, int table, int64_t per_domain)
+{
+    const Plan *plan = lowering->plan;
+    int64_t slots = plan->seq_len * plan->micro_batch * plan->model->top_k;
+    Traffic busiest = {.sent = slots};
+    if (lowering->routing == NULL) {
+        busiest.self = slots / plan->ep;
+        busiest.inside = slots / plan->ep * (per_domain - 1);
+        busiest.outside = slots - busiest.self - busiest.inside;
+        return busiest;
+    }
+    for (int64_t r = 0; r < plan->ep; r++) {
+        int64_t moved[2][2] = {{0, 0}, {0, 0}}; /* [sent, received][inside, outside the domain] */
+        for (int64_t peer = 0; peer < plan->ep; peer++) {
+            gboolean outside = peer / per_domain != r / per_domain;
+            moved[0][outside] += peer != r ? routing_send_rows(lowering->routing, table, r, peer) : 0;
+            moved[1][outside] += peer != r ? routing_send_rows(lowering->routing, table, peer, r) : 0;
+        }
+        busiest.inside = MAX(busiest.inside, MAX(moved[0][0], moved[1][0]));
+        busiest.outside = MAX(busiest.outside, MAX(moved[0][1], moved[1][1]));
+        busiest.self = MAX(busiest.self, routing_send_rows(lowering->routing, table, r, r));
+    }
+    return busiest;
+}
+
+/* Time of the exchanges of one layer: the busiest rank's, as all wait for it. */
+static AllToAll price_exchange(const Lowering *lowering, int table)
+{
+    const Plan *plan = lowering->plan;
+    const Model *model = plan->model;
+    CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
+    AllToAll exchange = {0};
+    Traffic traffic = busiest_traffic(lowering, table, group.per_domain);
+    int64_t row = dtype_bytes(plan->compute, model->latent_width > 0 ? model->latent_width : model->hidden);
+    exchange.bytes = traffic.sent * row;
+    exchange.rows_ns = coll_all_to_all_ns(plan->cluster, &group, traffic.inside * row, traffic.outside * row, traffic.self * row,
+                                          &exchange.evidence);
+    exchange.counts_ns = coll_ns(plan->cluster, COLL_all_to_all, &group, model->n_experts * 8, NULL);
+    return exchange;
+}
+
+static void count_rows(Lowering *lowering)
+{
+    const Plan *plan = lowering->plan;
+    const Model *model = plan->model;
+    int64_t tokens = plan->seq_len * plan->micro_batch;
+    RowCounts base = {.seq_len = plan->seq_len};
+    base.rows[ROWS_ONE] = 1;
+    base.rows[ROWS_TOKENS] = tokens;
+    base.rows[ROWS_SLOTS] = base.rows[ROWS_RECEIVED] = tokens * model->top_k;
+    base.rows[ROWS_EXPERTS] = model->n_experts;
+    base.rows[ROWS_LOCAL_EXPERTS] = model->n_experts / plan->ep;
+    base.rows[ROWS_PAIRS] = tokens * plan->seq_len;
+    base.rows[ROWS_SEQUENCES] = plan->micro_batch;
+    lowering->rows = g_new0(RowCounts, model->n_layers);
+    lowering->exchanges = g_new0(AllToAll, model->n_layers);
+    lowering->loads = g_new0(gint32, model->n_layers);
+    int64_t moe_layer = 0;
+    for (int64_t i = 0; i < model->n_layers; i++) {
+        lowering->rows[i] = base;
+        if (model->layers[i].ffn != FFN_MOE) {
+            continue;
+        }
+        if (lowering->routing != NULL) {
+            RoutingRows rows;
+            lowering->loads[i] = routing_table(lowering->routing, moe_layer);
+            routing_rows(lowering->routing, lowering->loads[i], lowering->ep_rank, &rows);
+            lowering->rows[i].local_expert_rows = rows.local_expert_rows;
+            lowering->rows[i].rows[ROWS_RECEIVED] = rows.n_received;
+            lowering->rows[i].rows[ROWS_SLOTS] = rows.n_sent;
+        }
+        if (plan->ep > 1) {
+            lowering->exchanges[i] = price_exchange(lowering, lowering->loads[i]);
+        }
+        moe_layer++;
+    }
+}
+
+void lowering_start(Lowering *lowering, gint32 *frames, gint32 *head_frame, gint32 *embedding_frame)
+{
+    const ModelGraph *graphs = lowering->graphs;
+    lowering->program->n_tokens = N_GLOBAL_TOKENS;
+    lowering->inputs = lowering_take_buffers(lowering, 1);
+    lowering->boundary = lowering_take_buffers(lowering, (int)(graphs->n_layers + 1) * N_BOUNDARY);
+    place_ends(lowering);
+    place_layers(lowering);
+    count_rows(lowering);
+    for (int64_t i = 0; i < graphs->n_layers; i++) {
+        frames[i] = lowering_take_buffers(lowering, layer_frame_buffers(lowering_layer_graph(lowering, i)));
+    }
+    lowering->losses = lowering_take_buffers(lowering, (int)head_n_chunks(lowering) * N_BOUNDARY);
+    lowering->chunk_sums = lowering_take_buffers(lowering, CHUNK_PARAMS + 2 * (int)graphs->head->params->len);
+    *head_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->head));
+    *embedding_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->embedding));
+}
+
+void lowering_each_group(Lowering *lowering, void (*visit)(Lowering *lowering, const GroupSite *site, void *data), void *data)
+{
+    visit(lowering, &lowering->root, data);
+    for (int64_t i = 0; i < lowering->graphs->n_layers; i++) {
+        visit(lowering, &lowering->layers[i], data);
+        if (lowering->experts[i].group != NULL) {
+            visit(lowering, &lowering->experts[i], data);
+        }
+    }
+    if (lowering->head.group != NULL) {
+        visit(lowering, &lowering->head, data);
+    }
+}
+
+OptimPiece lowering_optim_piece(const Plan *plan, const GraphParam *param)
+{
+    return (OptimPiece){.numel = fsdp_shard_numel(plan, param), .param = plan->parameters};
+}
+
+static void add_static(Lowering *lowering, const GroupSite *site, void *data)
+{
+    const Plan *plan = lowering->plan;
+    int64_t *bytes = lowering->program->static_bytes;
+    (void)data;
+    bytes[MEM_PARAMETERS] += dtype_bytes(plan->parameters, site->group->shard_numel);
+    for (guint i = 0; i < site->group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
+        const GraphParam *param = graph_param(entry->graph, entry->param);
+        if (fsdp_has_grad(param)) {
+            OptimPiece piece = lowering_optim_piece(plan, param);
+            bytes[MEM_OPTIMIZER] += optim_class(OPTIM_adamw)->state_bytes(&piece, plan->moments);
+        }
+    }
+}
+
+static void add_buffers(int64_t *ret_bytes, const Graph *graph)
+{
+    for (guint i = 0; i < graph->params->len; i++) {
+        const GraphParam *param = graph_param(graph, (int)i);
+        if (param->role == PARAM_BUFFER) {
+            *ret_bytes += dtype_bytes(DTYPE_FP32, graph_param_numel(param));
+        }
+    }
+}
+
+void lowering_count_static(Lowering *lowering)
+{
+    const Plan *plan = lowering->plan;
+    int64_t *bytes = lowering->program->static_bytes;
+    lowering_each_group(lowering, add_static, NULL);
+    for (int64_t i = 0; i < lowering->graphs->n_layers; i++) {
+        add_buffers(&bytes[MEM_PARAMETERS], lowering_layer_graph(lowering, i));
+    }
+    /* library workspace, and token ids and labels as 64-bit integers */
+    bytes[MEM_WORKSPACE] = plan->cluster->device->workspace_bytes + plan->seq_len * plan->micro_batch * 2 * 8;
+}

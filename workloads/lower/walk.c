@@ -1,0 +1,290 @@
+#include "workloads/lower/walk.h"
+
+gint32 frame_aux(const Graph *graph, int op, int i)
+{
+    return (gint32)graph->tensors->len + op * OP_AUX_MAX + i;
+}
+
+gint32 frame_grad(const Graph *graph, int op, int i)
+{
+    return frame_aux(graph, graph_n_ops(graph), 0) + op * OP_INPUTS_MAX + i;
+}
+
+gint32 frame_sum(const Graph *graph, int op, int i)
+{
+    return frame_grad(graph, graph_n_ops(graph), 0) + op * OP_INPUTS_MAX + i;
+}
+
+gint32 frame_param_grad(const Graph *graph, int param)
+{
+    return frame_sum(graph, graph_n_ops(graph), 0) + param;
+}
+
+gint32 frame_workspace(const Graph *graph)
+{
+    return frame_param_grad(graph, (int)graph->params->len);
+}
+
+gint32 frame_cut_grad(const Graph *graph)
+{
+    return frame_workspace(graph) + 1;
+}
+
+int layer_frame_buffers(const Graph *graph)
+{
+    return frame_cut_grad(graph) + 1;
+}
+
+char *layer_buffer_name(const Graph *graph, gint32 buffer)
+{
+    if (buffer < frame_aux(graph, 0, 0)) {
+        return g_strdup_printf("tensor %s", graph_tensor(graph, buffer)->name);
+    }
+    if (buffer < frame_grad(graph, 0, 0)) {
+        gint32 i = buffer - frame_aux(graph, 0, 0);
+        return g_strdup_printf("kept tensor %d of %s", i % OP_AUX_MAX, graph_op(graph, i / OP_AUX_MAX)->name);
+    }
+    if (buffer < frame_param_grad(graph, 0)) {
+        gint32 i = buffer - frame_grad(graph, 0, 0);
+        gboolean is_sum = buffer >= frame_sum(graph, 0, 0);
+        i = is_sum ? buffer - frame_sum(graph, 0, 0) : i;
+        return g_strdup_printf("%s of input %d of %s", is_sum ? "summed gradient" : "gradient", i % OP_INPUTS_MAX,
+                               graph_op(graph, i / OP_INPUTS_MAX)->name);
+    }
+    if (buffer < frame_workspace(graph)) {
+        return g_strdup_printf("gradient of %s", graph_param(graph, buffer - frame_param_grad(graph, 0))->name);
+    }
+    return g_strdup(buffer == frame_workspace(graph) ? "workspace" : "gradient at the cut");
+}
+
+int walk_source_index(const Graph *graph, int tensor)
+{
+    for (guint i = 0; i < graph->inputs->len; i++) {
+        if (g_array_index(graph->inputs, int, i) == tensor) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+gboolean walk_is_output(const Graph *graph, int tensor)
+{
+    for (guint i = 0; i < graph->outputs->len; i++) {
+        if (g_array_index(graph->outputs, int, i) == tensor) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+Place layer_tensor(const Graph *graph, int tensor)
+{
+    int source = walk_source_index(graph, tensor);
+    if (source >= 0) {
+        return (Place){ARG_SOURCES + source, BOUNDARY_VALUE};
+    }
+    return walk_is_output(graph, tensor) ? (Place){ARG_OUTPUT, BOUNDARY_VALUE} : (Place){ARG_FRAME, tensor};
+}
+
+Place layer_cut_grad(const Graph *graph)
+{
+    return (Place){ARG_FRAME, frame_cut_grad(graph)};
+}
+
+Place layer_param_grad(const Graph *graph, int param)
+{
+    return (Place){ARG_FRAME, frame_param_grad(graph, param)};
+}
+
+gboolean walk_is_external(const Walk *walk, int tensor)
+{
+    int producer = graph_tensor(walk->graph, tensor)->producer;
+    return producer < 0 || producer < walk->first_op;
+}
+
+gboolean walk_is_handed_on(const Walk *walk, int tensor)
+{
+    return walk_is_output(walk->graph, tensor) || tensor == walk->pass->cut_tensor;
+}
+
+OpView walk_view(const Walk *walk, int op)
+{
+    return (OpView){walk->graph, graph_op(walk->graph, op), walk->pass->rows};
+}
+
+void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
+{
+    const Graph *graph = pass->graph;
+    int n_ops = graph_n_ops(graph), n_tensors = (int)graph->tensors->len;
+    *walk = (Walk){.pass = pass, .graph = graph, .mode = mode};
+    walk->first_op = pass->first_op;
+    walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
+    walk->saved = g_new0(OpSaved, n_ops);
+    walk->saves = g_new0(gboolean, n_ops);
+    walk->storage = g_new(int, n_tensors);
+    walk->uses = g_new0(gint16, n_tensors);
+    walk->refs = g_new0(gint16, n_tensors);
+    walk->alive = g_new0(gboolean, n_tensors);
+    walk->grad = g_new(Place, n_tensors);
+    walk->held = g_array_new(FALSE, TRUE, sizeof(GradHold));
+    for (int t = 0; t < n_tensors; t++) {
+        walk->grad[t] = (Place){ARG_FRAME, -1};
+        walk->storage[t] = t;
+    }
+    for (int o = 0; o < n_ops; o++) {
+        const Op *op = graph_op(graph, o);
+        for (int i = 0; op_class(op->kind)->views_input && i < op->n_outputs; i++) {
+            walk->storage[op->outputs[i]] = walk->storage[op->inputs[0]];
+        }
+    }
+    for (int o = walk->first_op; o < walk->end_op; o++) {
+        OpView view = walk_view(walk, o);
+        const OpClass *class = op_class(view.op->kind);
+        for (int i = 0; i < view.op->n_inputs; i++) {
+            if (view.op->inputs[i] >= 0) {
+                walk->uses[walk->storage[view.op->inputs[i]]]++;
+            }
+        }
+        walk->saves[o] = op_has_backward(&view);
+        if (!walk->saves[o]) {
+            continue;
+        }
+        class->saved(&view, &walk->saved[o]);
+        for (int i = 0; i < view.op->n_inputs; i++) {
+            if (walk->saved[o].inputs >> i & 1u && view.op->inputs[i] >= 0) {
+                walk->refs[walk->storage[view.op->inputs[i]]]++;
+            }
+        }
+        for (int i = 0; i < view.op->n_outputs; i++) {
+            if (walk->saved[o].outputs >> i & 1u) {
+                walk->refs[walk->storage[view.op->outputs[i]]]++;
+            }
+        }
+    }
+}
+
+void walk_clear(Walk *walk)
+{
+    g_free(walk->saved);
+    g_free(walk->saves);
+    g_free(walk->storage);
+    g_free(walk->uses);
+    g_free(walk->refs);
+    g_free(walk->alive);
+    g_free(walk->grad);
+    g_array_unref(walk->held);
+}
+
+gboolean walk_keeps_op(const Walk *walk, int op)
+{
+    return op >= 0 && walk->pass->keep[op_class(graph_op(walk->graph, op)->kind)->keep];
+}
+
+gboolean walk_outlives(const Walk *walk, int tensor)
+{
+    if (walk_is_external(walk, tensor)) {
+        return TRUE;
+    }
+    if (walk_is_handed_on(walk, tensor) && !walk->in_recompute) {
+        return TRUE;
+    }
+    switch (walk->mode) {
+    case SAVE_ALL:
+        return walk->refs[tensor] > 0;
+    case SAVE_SELECTED:
+        return walk->in_recompute ? walk->refs[tensor] > 0 : walk_keeps_op(walk, graph_tensor(walk->graph, tensor)->producer);
+    case SAVE_NONE:
+    case SAVE_RECOMPUTE:
+    default:
+        return walk->in_recompute && walk->refs[tensor] > 0;
+    }
+}
+
+Place walk_tensor(const Walk *walk, int tensor)
+{
+    /* a recomputed output is a private copy: the one handed on is long gone */
+    gboolean is_private = walk->in_recompute && !walk_is_external(walk, tensor);
+    return is_private ? (Place){ARG_FRAME, tensor} : layer_tensor(walk->graph, tensor);
+}
+
+void walk_alloc_tensor(Walk *walk, int tensor)
+{
+    const GraphTensor *info = graph_tensor(walk->graph, tensor);
+    emit_alloc(walk->pass->emitter, STREAM_COMPUTE, walk_tensor(walk, tensor), graph_tensor_bytes(info, walk->pass->rows),
+               info->tag);
+    walk->alive[tensor] = TRUE;
+}
+
+void walk_free_tensor(Walk *walk, int tensor)
+{
+    emit_free(walk->pass->emitter, walk_tensor(walk, tensor));
+    walk->alive[tensor] = FALSE;
+}
+
+/* The rows change ranks: compute waits for the exchange, which waits for compute. */
+static void emit_exchange(const LayerPass *pass)
+{
+    Emitter *emitter = pass->emitter;
+    emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
+    emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
+    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, pass->exchange.bytes, pass->exchange.rows_ns,
+                    pass->exchange.evidence);
+    emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
+    emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
+}
+
+/* Counts go first; the host must know them before it can size the exchange. */
+static void emit_counts_exchange(const LayerPass *pass, int n_host_syncs)
+{
+    Emitter *emitter = pass->emitter;
+    emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
+    emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
+    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, 0, pass->exchange.counts_ns, pass->exchange.evidence);
+    emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
+    emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
+    for (int i = 0; i < n_host_syncs; i++) {
+        emit(emitter, INSTR_HOST_SYNC, STREAM_COMPUTE)->host_ns = emitter->device->host_sync_ns;
+    }
+}
+
+void walk_compute(const Walk *walk, int op, OpCost *cost, gboolean backward)
+{
+    const LayerPass *pass = walk->pass;
+    OpKind kind = graph_op(walk->graph, op)->kind;
+    gboolean exchanges = op_class(kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && walk->graph->ep_size > 1;
+    gboolean exchange_first = (kind == OP_dispatch) != backward;
+    if (exchanges && exchange_first) {
+        if (!backward) {
+            emit_counts_exchange(pass, cost->n_host_syncs);
+            cost->n_host_syncs = 0;
+        }
+        emit_exchange(pass);
+    }
+    if (cost->workspace_bytes > 0) {
+        emit_alloc(pass->emitter, STREAM_COMPUTE, (Place){ARG_FRAME, frame_workspace(walk->graph)}, cost->workspace_bytes,
+                   MEM_WORKSPACE);
+    }
+    emit_cost(pass->emitter, STREAM_COMPUTE, cost, (int)kind, op);
+    if (cost->workspace_bytes > 0) {
+        emit_free(pass->emitter, (Place){ARG_FRAME, frame_workspace(walk->graph)});
+    }
+    if (exchanges && !exchange_first) {
+        emit_exchange(pass);
+    }
+}
+
+gboolean walk_expert_range(const Walk *walk, int *ret_first, int *ret_last)
+{
+    gboolean found = FALSE;
+    for (int o = walk->first_op; o < walk->end_op; o++) {
+        const Op *op = graph_op(walk->graph, o);
+        for (int i = 0; i < op->n_params; i++) {
+            if (op->params[i] >= 0 && graph_param(walk->graph, op->params[i])->split == PARAM_EXPERT) {
+                *ret_first = found ? *ret_first : o;
+                *ret_last = o;
+                found = TRUE;
+            }
+        }
+    }
+    return found;
+}

@@ -1,0 +1,75 @@
+/*
+ * Walk: the state of one pass over the operators of a graph, shared by the forward and the backward pass.
+ *
+ * Frame layout: tensors, auxiliary tensors (OP_AUX_MAX per operator), gradients that an operator makes of its inputs, sums
+ * of such gradients with earlier ones (OP_INPUTS_MAX each per operator), gradients of parameters, workspace, cut gradient.
+ */
+#pragma once
+
+#include "workloads/lower/layer.h"
+
+/* State of one pass over the operators. */
+typedef struct Walk {
+    const LayerPass *pass;
+    const Graph *graph;
+    SaveMode mode;
+    gboolean in_recompute;
+    int first_op, end_op;
+    OpSaved *saved;      /* by operator */
+    gboolean *saves;     /* by operator: its backward will run */
+    int *storage;        /* by tensor: the one whose memory it is; views share their input's */
+    gint16 *uses;        /* by tensor: readers still to come */
+    gint16 *refs;        /* by tensor: backward operators that will read it */
+    gboolean *alive;     /* by tensor */
+    Place *grad;         /* by tensor; idx -1 = none */
+    GArray *held;        /* GradHold */
+} Walk;
+
+/* How many names a gradient buffer goes by. */
+typedef struct GradHold {
+    Place place;
+    int refs;
+} GradHold;
+
+/* Buffers of a frame by what they hold. */
+gint32 frame_aux(const Graph *graph, int op, int i);
+gint32 frame_grad(const Graph *graph, int op, int i);
+gint32 frame_sum(const Graph *graph, int op, int i);
+gint32 frame_param_grad(const Graph *graph, int param);
+gint32 frame_workspace(const Graph *graph);
+gint32 frame_cut_grad(const Graph *graph);
+
+/* Which input of the graph a tensor is, or -1; whether it is an output. */
+int walk_source_index(const Graph *graph, int tensor);
+gboolean walk_is_output(const Graph *graph, int tensor);
+
+/* Given from outside the pass: a source of the graph, or made by an operator before the range. */
+gboolean walk_is_external(const Walk *walk, int tensor);
+
+/* Handed on to whoever follows the pass: an output of the graph, or read by an operator after the range. */
+gboolean walk_is_handed_on(const Walk *walk, int tensor);
+OpView walk_view(const Walk *walk, int op);
+
+/* Starts a pass: counts readers and what each backward keeps. End it with walk_clear. */
+void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode);
+void walk_clear(Walk *walk);
+
+/* Whether an operator's results stay under SAVE_SELECTED. */
+gboolean walk_keeps_op(const Walk *walk, int op);
+
+/* Whether a tensor outlives its last reader in a forward pass. */
+gboolean walk_outlives(const Walk *walk, int tensor);
+
+/* Where a tensor lives, and its birth and death. */
+Place walk_tensor(const Walk *walk, int tensor);
+void walk_alloc_tensor(Walk *walk, int tensor);
+void walk_free_tensor(Walk *walk, int tensor);
+
+/* Kernels of a pass of an operator, with its exchange where it stands. */
+void walk_compute(const Walk *walk, int op, OpCost *cost, gboolean backward);
+
+/* First and last operator that reads an expert parameter; FALSE if there is none. */
+gboolean walk_expert_range(const Walk *walk, int *ret_first, int *ret_last);
+
+/* Runs the operators before end_op forward: the pass itself, or its recomputation. */
+void walk_forward(Walk *walk, int end_op);
