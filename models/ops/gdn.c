@@ -399,7 +399,9 @@ int gdn_add(Graph *graph, const char *prefix, const int qkvab[5], const GdnAttr 
 
 void gdn_add_states(Graph *graph, Op *op, int before, int after)
 {
-    op_input(op, before);
+    if (before >= 0) {
+        op_input(op, before);
+    }
     op_output(graph, op, after);
 }
 

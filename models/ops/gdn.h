@@ -22,5 +22,8 @@ typedef struct GdnAttr {
  */
 int gdn_add(Graph *graph, const char *prefix, const int qkvab[5], const GdnAttr *attr);
 
-/* Adds the states before and after each sequence ([SEQUENCES, value_heads x key_dim x value_dim]) to the operator. */
+/*
+ * Adds the states before (-1 = zeros) and after each sequence ([SEQUENCES, value_heads x key_dim x value_dim]) to the
+ * operator.
+ */
 void gdn_add_states(Graph *graph, Op *op, int before, int after);

@@ -34,6 +34,25 @@ KdaGatePoint REAL_NAME(kda_gate_at)(const KdaAttr *attr, real exp_a, real x)
     return (KdaGatePoint){g, -exp_a * real_sigmoid(x), g};
 }
 
+void REAL_NAME(kda_gate_run)(const KdaAttr *attr, const KdaGateTensors *tensors)
+{
+    int64_t dk = attr->key_dim, width = attr->value_heads * dk, n = tensor_numel(tensors->z);
+    const real *z = real_data_const(tensors->z), *a_log = real_data_const(tensors->a_log);
+    const real *dt = real_data_const(tensors->dt_bias), *dg = real_data_const(tensors->dg);
+    real *g = real_data(tensors->g), *dz = real_data(tensors->dz);
+    real *da_log = real_data(tensors->da_log), *ddt = real_data(tensors->ddt_bias);
+    memset(da_log, 0, (size_t)attr->value_heads * sizeof *da_log);
+    memset(ddt, 0, (size_t)width * sizeof *ddt);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t channel = i % width, head = channel / dk;
+        KdaGatePoint at = REAL_NAME(kda_gate_at)(attr, real_exp(a_log[head]), z[i] + dt[channel]);
+        g[i] = at.g;
+        dz[i] = dg[i] * at.slope_z;
+        da_log[head] += dg[i] * at.slope_a;
+        ddt[channel] += dz[i];
+    }
+}
+
 /* FLOPs per element of the gate's value, and of its slopes with the three gradients. */
 static double kda_gate_flops(const KdaAttr *attr, gboolean slopes)
 {
@@ -335,7 +354,9 @@ int kda_add(Graph *graph, const char *prefix, const int qkvzb[5], const KdaAttr 
 
 void kda_add_states(Graph *graph, Op *op, int before, int after)
 {
-    op_input(op, before);
+    if (before >= 0) {
+        op_input(op, before);
+    }
     op_output(graph, op, after);
 }
 

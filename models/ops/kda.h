@@ -6,6 +6,7 @@
 
 #include "models/graph.h"
 #include "models/real.h"
+#include "models/tensor.h"
 
 /* How the log decay g comes from the decay input z. */
 typedef enum KdaGate {
@@ -34,7 +35,10 @@ typedef struct KdaAttr {
  */
 int kda_add(Graph *graph, const char *prefix, const int qkvzb[5], const KdaAttr *attr);
 
-/* Adds the states before and after each sequence ([SEQUENCES, value_heads x key_dim x value_dim]) to the operator. */
+/*
+ * Adds the states before (-1 = zeros) and after each sequence ([SEQUENCES, value_heads x key_dim x value_dim]) to the
+ * operator.
+ */
 void kda_add_states(Graph *graph, Op *op, int before, int after);
 
 /* The gate at x = z + dt_bias: g, its slope in z and in A_log. exp_a = exp(A_log). */
@@ -43,3 +47,12 @@ typedef struct KdaGatePoint {
 } KdaGatePoint;
 
 KdaGatePoint REAL_NAME(kda_gate_at)(const KdaAttr *attr, real exp_a, real x);
+
+/* The gate over rows ([rows, value_heads, key_dim]): value, and gradients from that of g. */
+typedef struct KdaGateTensors {
+    const Tensor *z, *a_log, *dt_bias, *dg;
+    Tensor *g, *dz, *da_log, *ddt_bias; /* written */
+} KdaGateTensors;
+
+void kda_gate_run_f64(const KdaAttr *attr, const KdaGateTensors *tensors);
+void kda_gate_run_f32(const KdaAttr *attr, const KdaGateTensors *tensors);
