@@ -25,7 +25,7 @@ static void test_counted_twice(void **state)
         ParamCounts counted;
         param_counts(model, &formula);
         model_graph_count(graph, model, &counted);
-        print_message("%s\n", names[i]);
+        print_message("# %s\n", names[i]);
         for (int part = 0; part < N_PARAM_PARTS; part++) {
             check_int(counted.parts[part], formula.parts[part]);
         }
@@ -130,7 +130,7 @@ static void test_distinct(void **state)
         g_autoptr(Model) model = load(distinct[i].preset);
         BlockOptions options = {.compute = DTYPE_BF16};
         g_autoptr(ModelGraph) graph = model_graph_new(model, &options);
-        print_message("%s\n", distinct[i].preset);
+        print_message("# %s\n", distinct[i].preset);
         check_int(graph->kinds->len, distinct[i].kinds);
     }
 }
@@ -222,7 +222,7 @@ static void test_names(void **state)
         BlockOptions options = {.compute = DTYPE_BF16};
         g_autoptr(ModelGraph) graph = model_graph_new(model, &options);
         int64_t layer = checkpoint[i].layer;
-        print_message("%s\n", checkpoint[i].name);
+        print_message("# %s\n", checkpoint[i].name);
         assert_true(layer >= 0 ? graph_names(model_graph_layer(graph, layer), model, layer, checkpoint[i].name)
                                : graph_names(graph->embedding, model, -1, checkpoint[i].name) ||
                                      graph_names(graph->head, model, -1, checkpoint[i].name));

@@ -43,7 +43,7 @@ static void test_published(void **state)
         check_no_error(error);
         ParamCounts counts;
         param_counts(model, &counts);
-        print_message("%s\n", cases[i].preset);
+        print_message("# %s\n", cases[i].preset);
         check_int(counts.total, cases[i].total);
         check_int(counts.active, cases[i].active);
         check_int(counts.vision, cases[i].vision);
