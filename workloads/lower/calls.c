@@ -94,5 +94,6 @@ LayerPass lowering_pass(Lowering *lowering, const Graph *graph, const RowCounts 
                        .first_micro_batch = TRUE,
                        .dying_source = -1,
                        .last_flat = -1,
+                       .next_op = -1,
                        .cut_tensor = -1};
 }

@@ -210,7 +210,9 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
     emit_alloc(emitter, STREAM_COMPUTE, (Place){arg, FSDP_REDUCE_IN}, flat, MEM_GRADIENTS);
     emit_bytes(emitter, STREAM_COMPUTE, WORK_CHUNK_CAT, dtype_bytes(plan->compute, group->trainable_numel), flat, 1,
                LABEL_GRAD_COPY_IN);
-    for (int64_t i = 0; i < group->n_trainable; i++) {
+    /* with several shards torch's copy-in loop still names the last gradient until the reduction is issued */
+    gboolean last_lingers = group->n_shards > 1;
+    for (int64_t i = 0; i < group->n_trainable - last_lingers; i++) {
         emit_free(emitter, grads[i]);
     }
     emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_GRADS_IN));
@@ -226,4 +228,7 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
         emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_REPLICA, shard, group->replica_ns, group->replica_evidence);
     }
     fsdp_update_shard(emitter, group, arg, first);
+    if (last_lingers) {
+        emit_free(emitter, grads[group->n_trainable - 1]);
+    }
 }

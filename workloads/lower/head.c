@@ -238,6 +238,8 @@ void head_backward(StepState *state)
         pass.cut_tensor = cut_tensor;
         finish_chunks(lowering, cut_tensor);
     } else {
+        int head_input;
+        pass.next_op = head_find_cut(head, &head_input); /* the hook of the head's own group */
         start_loss_grad(emitter);
     }
     layer_backward(&pass, SAVE_ALL, grads);

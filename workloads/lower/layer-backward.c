@@ -251,6 +251,9 @@ static int backward_ops(Walk *walk, int pending)
         if (nested && o == last) {
             backward_experts(walk);
         }
+        if (o == pass->next_op && pass->next != NULL) {
+            fsdp_unshard(pass->emitter, pass->next, ARG_NEXT, ARG_NEXT_TOKEN);
+        }
         pass->emitter->is_backward = TRUE;
         backward_op(walk, o);
         if (nested && o == first) {
@@ -327,7 +330,7 @@ void layer_backward(const LayerPass *pass, SaveMode mode, Place *grads)
     }
     if (pass->experts != NULL && pass->reshard) {
         fsdp_unshard(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN);
-    } else if (pass->experts == NULL && pass->next != NULL) {
+    } else if (pass->experts == NULL && pass->next != NULL && pass->next_op < 0) {
         fsdp_unshard(pass->emitter, pass->next, ARG_NEXT, ARG_NEXT_TOKEN);
     }
     if (mode == SAVE_NONE || mode == SAVE_SELECTED) {

@@ -40,6 +40,7 @@ typedef struct LayerPass {
     const FsdpGroup *group;    /* the graph's own group, or NULL when its parameters are gathered elsewhere */
     const FsdpGroup *experts;  /* nested group of the experts, or NULL */
     const FsdpGroup *next;     /* group to gather ahead in backward, or NULL */
+    int next_op;               /* operator before whose backward that happens; -1 = at the start */
     gboolean free_flat;        /* flat buffers die at once (explicit prefetch) */
     gboolean reshard;
     gboolean first_micro_batch;
