@@ -93,7 +93,6 @@ LayerPass lowering_pass(Lowering *lowering, const Graph *graph, const RowCounts 
                        .reshard = lowering->plan->reshard_after_forward,
                        .first_micro_batch = TRUE,
                        .dying_source = -1,
-                       .last_flat = -1,
                        .next_op = -1,
                        .cut_tensor = -1};
 }

@@ -107,58 +107,94 @@ static Place global_token(int token)
     return (Place){ARG_GLOBAL, token};
 }
 
+gboolean fsdp_has_flat(const FsdpGroup *group)
+{
+    return group->n_shards > 1;
+}
+
 void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token)
 {
     const Plan *plan = emitter->plan;
     int64_t stored = dtype_bytes(plan->parameters, group->shard_numel);
     int64_t cast = dtype_bytes(plan->compute, group->shard_numel);
-    int n_params = (int)group->params->len;
+    int64_t flat = dtype_bytes(plan->compute, group->padded_numel);
     gboolean needs_cast = plan->parameters != plan->compute;
+    if (!fsdp_has_flat(group)) {
+        return;
+    }
     emit_host(emitter, emitter->device->fsdp_group_ns);
     if (needs_cast) {
         emit_alloc(emitter, STREAM_GATHER_IN, (Place){arg, FSDP_CAST}, cast, MEM_UNSHARDED);
-        emit_bytes(emitter, STREAM_GATHER_IN, WORK_COPY, stored / n_params, cast / n_params, n_params, LABEL_SHARD_CAST);
+        emit_bytes(emitter, STREAM_GATHER_IN, WORK_COPY, stored, cast, 1, LABEL_SHARD_CAST);
     }
-    emit_alloc(emitter, STREAM_GATHER_IN, (Place){arg, FSDP_FLAT}, dtype_bytes(plan->compute, group->padded_numel), MEM_UNSHARDED);
+    emit_alloc(emitter, STREAM_GATHER_IN, (Place){arg, FSDP_FLAT}, flat, MEM_UNSHARDED);
     emit_bytes(emitter, STREAM_GATHER_IN, WORK_COPY, cast, cast, 1, LABEL_SHARD_CAST);
+    emit_record(emitter, STREAM_GATHER_IN, global_token(TOKEN_CAST));
+    emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_CAST));
+    emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, flat, group->gather_ns, group->gather_evidence);
+    emit_record(emitter, STREAM_GATHER, (Place){arg_token, 0});
     if (needs_cast) {
         emit_free(emitter, (Place){arg, FSDP_CAST});
     }
-    emit_record(emitter, STREAM_GATHER_IN, global_token(TOKEN_CAST));
-    emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_CAST));
-    if (group->n_shards > 1) {
-        emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, dtype_bytes(plan->compute, group->padded_numel),
-                        group->gather_ns, group->gather_evidence);
+}
+
+/* Later gathers may not overtake the copy-out whose flat buffer they could be given. */
+static void gather_waits_for_copy_out(Emitter *emitter)
+{
+    emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT));
+    emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
+}
+
+/* A group of one rank: each parameter is cast into a copy, and that copied to its place. */
+static void wait_alone(Emitter *emitter, const FsdpGroup *group, int arg)
+{
+    const Plan *plan = emitter->plan;
+    gboolean needs_cast = plan->parameters != plan->compute;
+    Place temporary = {arg, FSDP_CAST};
+    for (guint i = 0; i < group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+        int64_t numel = fsdp_local_numel(plan, graph_param(entry->graph, entry->param));
+        int64_t bytes = dtype_bytes(plan->compute, numel);
+        if (needs_cast) {
+            emit_alloc(emitter, STREAM_COMPUTE, temporary, bytes, MEM_UNSHARDED);
+            emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, dtype_bytes(plan->parameters, numel), bytes, 1, LABEL_SHARD_CAST);
+        }
+        emit_alloc(emitter, STREAM_COMPUTE, (Place){arg, FSDP_PARAMS + (gint32)i}, bytes, MEM_UNSHARDED);
+        emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, bytes, bytes, 1, LABEL_COPY_OUT);
+        if (needs_cast) {
+            emit_free(emitter, temporary);
+        }
     }
-    emit_record(emitter, STREAM_GATHER, (Place){arg_token, 0});
+}
+
+static void wait_gathered(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token)
+{
+    const Plan *plan = emitter->plan;
+    int64_t bytes = dtype_bytes(plan->compute, group->numel);
+    for (guint i = 0; i < group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+        int64_t numel = fsdp_local_numel(plan, graph_param(entry->graph, entry->param));
+        emit_alloc(emitter, STREAM_COMPUTE, (Place){arg, FSDP_PARAMS + (gint32)i}, dtype_bytes(plan->compute, numel), MEM_UNSHARDED);
+    }
+    emit_wait(emitter, STREAM_COMPUTE, (Place){arg_token, 0});
+    emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, bytes, bytes, 1, LABEL_COPY_OUT);
 }
 
 void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat)
 {
-    const Plan *plan = emitter->plan;
-    int n_params = (int)group->params->len;
-    int64_t bytes = dtype_bytes(plan->compute, group->numel);
-    for (int i = 0; i < n_params; i++) {
-        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
-        int64_t numel = fsdp_local_numel(plan, graph_param(entry->graph, entry->param));
-        emit_alloc(emitter, STREAM_COMPUTE, (Place){arg, FSDP_PARAMS + i}, dtype_bytes(plan->compute, numel), MEM_UNSHARDED);
-    }
+    emit_host(emitter, emitter->device->fsdp_group_ns);
     if (last_flat >= 0) {
-        emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT));
-        emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
+        gather_waits_for_copy_out(emitter);
         emit_free(emitter, (Place){last_flat, FSDP_FLAT});
     }
-    emit_host(emitter, emitter->device->fsdp_group_ns);
-    emit_wait(emitter, STREAM_COMPUTE, (Place){arg_token, 0});
-    if (group->n_shards > 1) {
-        emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, bytes, bytes, 1, LABEL_COPY_OUT);
+    if (fsdp_has_flat(group)) {
+        wait_gathered(emitter, group, arg, arg_token);
     } else {
-        emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, bytes / n_params, bytes / n_params, n_params, LABEL_COPY_OUT);
+        wait_alone(emitter, group, arg);
     }
     emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_COPY_OUT));
-    if (free_flat) {
-        emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT));
-        emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
+    if (free_flat && fsdp_has_flat(group)) {
+        gather_waits_for_copy_out(emitter);
         emit_free(emitter, (Place){arg, FSDP_FLAT});
     }
 }

@@ -9,7 +9,8 @@
  *   reshard  the parameters' buffers are freed;
  *   reduce   gradients go into one flat buffer of the reduce type, which lives until the next group's reduce, then
  *            reduce-scatter, all-reduce over replicas, cast or sum into the gradient shard.
- * A group of one rank takes the same way without the collectives.
+ * A group of one rank gathers nothing ahead: its wait casts and copies parameter by parameter on the compute stream, and
+ * its reduce is a copy.
  *
  * Buffers of a group, from the base that a call argument gives: FSDP_FLAT…, then one per parameter. One token each:
  * its all-gather is done.
@@ -72,7 +73,13 @@ int fsdp_group_find(const FsdpGroup *group, const Graph *graph, int param);
 
 void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token);
 
-/* last_flat: an argument whose group's flat buffer dies here (implicit prefetch in forward), or -1. */
+/* Whether unshard leaves a flat buffer behind. */
+gboolean fsdp_has_flat(const FsdpGroup *group);
+
+/*
+ * free_flat: the group's own flat buffer dies here, too; last_flat: an argument whose group's flat buffer dies here
+ * (implicit prefetch in forward), or -1.
+ */
 void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat);
 void fsdp_reshard(Emitter *emitter, const FsdpGroup *group, int arg);
 

@@ -52,10 +52,12 @@ static void forward_release(Walk *walk, int o)
 static void forward_experts(const Walk *walk)
 {
     const LayerPass *pass = walk->pass;
-    if (!walk->in_recompute) {
-        fsdp_unshard(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN);
+    if (walk->in_recompute) {
+        fsdp_wait(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN, TRUE, -1);
+        return;
     }
-    fsdp_wait(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN, TRUE, -1);
+    fsdp_unshard(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN);
+    fsdp_wait(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN, pass->free_flat, pass->own_flat ? ARG_GROUP : -1);
 }
 
 void walk_forward(Walk *walk, int end_op)

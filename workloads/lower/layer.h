@@ -47,7 +47,7 @@ typedef struct LayerPass {
     gboolean source_grads[OP_INPUTS_MAX]; /* a gradient of that source exists before the pass */
     int dying_source;                     /* input of the graph that dies in this backward pass, or -1 */
     gboolean reduce_pending;              /* a reduce buffer of an earlier group waits at ARG_LAST_REDUCE */
-    int last_flat;             /* argument of the group whose flat buffer dies at the first wait, or -1 */
+    gboolean own_flat;         /* the layer's own flat buffer dies at the experts' wait (implicit prefetch) */
     AllToAll exchange;
     int first_op, end_op;      /* range of operators; end_op 0 = all */
     int cut_tensor;            /* tensor that operators after the range read, or -1 */

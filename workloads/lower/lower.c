@@ -37,7 +37,7 @@ static void gather_root(StepState *state)
     fsdp_unshard(emitter, lowering->root.group, ARG_GROUP, ARG_GROUP_TOKEN);
     fsdp_wait(emitter, lowering->root.group, ARG_GROUP, ARG_GROUP_TOKEN, FALSE, -1);
     lowering_call_group(lowering_add_call(lowering, segment, -1, state->micro_batch), ARG_GROUP, &lowering->root);
-    state->last_flat = &lowering->root;
+    state->last_flat = fsdp_has_flat(lowering->root.group) ? &lowering->root : NULL;
 }
 
 static void forward_embedding(StepState *state)
@@ -51,6 +51,13 @@ static void forward_embedding(StepState *state)
     call->frame = state->embedding_frame;
     call->args[ARG_SOURCES] = lowering->inputs;
     call->args[ARG_OUTPUT] = lowering_boundary(lowering, 0);
+}
+
+/* Group whose flat buffer a layer's forward pass leaves to the next wait (implicit prefetch): that of its last wait. */
+static const GroupSite *left_flat(const Lowering *lowering, int64_t layer)
+{
+    const GroupSite *last = lowering->experts[layer].group != NULL ? &lowering->experts[layer] : &lowering->layers[layer];
+    return lowering->plan->prefetch == PLAN_PREFETCH_IMPLICIT && fsdp_has_flat(last->group) ? last : NULL;
 }
 
 static int forward_segment(StepState *state, int64_t layer)
@@ -85,6 +92,7 @@ static int forward_segment(StepState *state, int64_t layer)
         fsdp_unshard(emitter, lowering->layers[layer + 1].group, ARG_NEXT, ARG_NEXT_TOKEN);
     }
     pass.experts = lowering->experts[layer].group;
+    pass.own_flat = !explicit_prefetch && fsdp_has_flat(site->group);
     pass.exchange = lowering->exchanges[layer];
     layer_forward(&pass, lowering->mode);
     if (pass.reshard) {
@@ -111,7 +119,7 @@ static void forward_layer(StepState *state, int64_t layer)
     }
     call->args[ARG_OUTPUT] = lowering_boundary(lowering, layer + 1);
     lowering_call_sources(lowering, call, lowering_layer_graph(lowering, layer), layer);
-    state->last_flat = explicit_prefetch ? NULL : &lowering->layers[layer];
+    state->last_flat = left_flat(lowering, layer);
     state->ahead = gathers_next ? &lowering->layers[layer + 1] : NULL;
 }
 
