@@ -278,9 +278,10 @@ static void activation_cost_chain(OpCost *cost, const char *chain, int64_t n, in
     }
 }
 
-/* Backward of a clamp with n_bounds sides: masks of one byte, then a selection that is not vectorised. */
+/* Backward of a clamp with n_bounds sides: a zero, masks of one byte, then a selection that is not vectorised. */
 static void activation_cost_clamp_backward(OpCost *cost, int n_bounds, int64_t n, int64_t bytes)
 {
+    op_cost_stream(cost, WORK_COPY, 0, 0, n > 0 ? bytes / n : 0);
     for (int i = 0; i < n_bounds; i++) {
         op_cost_stream(cost, WORK_ELEMENTWISE, 0, bytes, n);
     }
