@@ -47,22 +47,22 @@ static void *matmul_buffer(int64_t bytes)
     return buffer;
 }
 
-#define REAL double
+#define REAL         double
 #define SUFFIX(name) name##_f64
-#define TILE_N2 8
-#define TILE_N3 16
-#define VEC2 __m256d
-#define ZERO2 _mm256_setzero_pd
-#define SET2(from) _mm256_broadcast_sd(from)
-#define LOAD2 _mm256_load_pd
-#define STORE2 _mm256_store_pd
-#define FMA2 _mm256_fmadd_pd
-#define VEC3 __m512d
-#define ZERO3 _mm512_setzero_pd
-#define SET3 _mm512_set1_pd
-#define LOAD3 _mm512_load_pd
-#define STORE3 _mm512_store_pd
-#define FMA3 _mm512_fmadd_pd
+#define TILE_N2      8
+#define TILE_N3      16
+#define VEC2         __m256d
+#define ZERO2        _mm256_setzero_pd
+#define SET2(from)   _mm256_broadcast_sd(from)
+#define LOAD2        _mm256_load_pd
+#define STORE2       _mm256_store_pd
+#define FMA2         _mm256_fmadd_pd
+#define VEC3         __m512d
+#define ZERO3        _mm512_setzero_pd
+#define SET3         _mm512_set1_pd
+#define LOAD3        _mm512_load_pd
+#define STORE3       _mm512_store_pd
+#define FMA3         _mm512_fmadd_pd
 #include "models/matmul-tile.h"
 #undef REAL
 #undef SUFFIX
@@ -81,20 +81,20 @@ static void *matmul_buffer(int64_t bytes)
 #undef STORE3
 #undef FMA3
 
-#define REAL float
+#define REAL         float
 #define SUFFIX(name) name##_f32
-#define TILE_N2 16
-#define TILE_N3 32
-#define VEC2 __m256
-#define ZERO2 _mm256_setzero_ps
-#define SET2(from) _mm256_broadcast_ss(from)
-#define LOAD2 _mm256_load_ps
-#define STORE2 _mm256_store_ps
-#define FMA2 _mm256_fmadd_ps
-#define VEC3 __m512
-#define ZERO3 _mm512_setzero_ps
-#define SET3 _mm512_set1_ps
-#define LOAD3 _mm512_load_ps
-#define STORE3 _mm512_store_ps
-#define FMA3 _mm512_fmadd_ps
+#define TILE_N2      16
+#define TILE_N3      32
+#define VEC2         __m256
+#define ZERO2        _mm256_setzero_ps
+#define SET2(from)   _mm256_broadcast_ss(from)
+#define LOAD2        _mm256_load_ps
+#define STORE2       _mm256_store_ps
+#define FMA2         _mm256_fmadd_ps
+#define VEC3         __m512
+#define ZERO3        _mm512_setzero_ps
+#define SET3         _mm512_set1_ps
+#define LOAD3        _mm512_load_ps
+#define STORE3       _mm512_store_ps
+#define FMA3         _mm512_fmadd_ps
 #include "models/matmul-tile.h"

@@ -101,7 +101,8 @@ static SUFFIX(Tile) SUFFIX(tile_of)(int level)
  * Copies a block of `lines` x k numbers into panels of `width` lines: inside a panel the lines' k-th numbers are
  * neighbours. line_step and k_step are the distances in the source.
  */
-static void SUFFIX(pack)(const REAL *src, int64_t lines, int64_t k, int64_t line_step, int64_t k_step, int width, REAL *dst)
+static void SUFFIX(pack)(const REAL *src, int64_t lines, int64_t k, int64_t line_step, int64_t k_step, int width,
+                         REAL *dst)
 {
     for (int64_t first = 0; first < lines; first += width) {
         int n = (int)MIN(width, lines - first);
@@ -125,8 +126,8 @@ static void SUFFIX(pack)(const REAL *src, int64_t lines, int64_t k, int64_t line
 }
 
 /* One packed block of A times one of B, added to C. */
-static void SUFFIX(multiply_block)(const SUFFIX(Tile) *tile, int64_t m, int64_t n, int64_t k, const REAL *a, const REAL *b,
-                                   REAL *c, int64_t ldc, REAL alpha)
+static void SUFFIX(multiply_block)(const SUFFIX(Tile) * tile, int64_t m, int64_t n, int64_t k, const REAL *a,
+                                   const REAL *b, REAL *c, int64_t ldc, REAL alpha)
 {
     REAL sum[TILE_MAX] __attribute__((aligned(64)));
     for (int64_t j = 0; j < n; j += tile->n) {
@@ -184,7 +185,8 @@ void SUFFIX(matmul_blocked_level)(int level, const Matmul *shape, const REAL *a,
             for (int64_t i = 0; i < shape->m; i += block_m) {
                 int64_t m = MIN(block_m, shape->m - i);
                 SUFFIX(pack)(a + i * row_a + p * k_a, m, k, row_a, k_a, tile.m, panel_a);
-                SUFFIX(multiply_block)(&tile, m, n, k, panel_a, panel_b, c + i * shape->ldc + j, shape->ldc, (REAL)shape->alpha);
+                SUFFIX(multiply_block)
+                (&tile, m, n, k, panel_a, panel_b, c + i * shape->ldc + j, shape->ldc, (REAL)shape->alpha);
             }
         }
     }

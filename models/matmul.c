@@ -65,9 +65,9 @@ void matmul_by_f64(MatmulWay way, const Matmul *shape, const double *a, const do
     } else {
         g_assert(MAX(MAX(shape->m, shape->n), shape->k) <= G_MAXINT32);
         g_assert(MAX(MAX(shape->lda, shape->ldb), shape->ldc) <= G_MAXINT32);
-        cblas_dgemm(CblasRowMajor, shape->trans_a ? CblasTrans : CblasNoTrans, shape->trans_b ? CblasTrans : CblasNoTrans,
-                    (int)shape->m, (int)shape->n, (int)shape->k, shape->alpha, a, (int)shape->lda, b, (int)shape->ldb,
-                    shape->beta, c, (int)shape->ldc);
+        cblas_dgemm(CblasRowMajor, shape->trans_a ? CblasTrans : CblasNoTrans,
+                    shape->trans_b ? CblasTrans : CblasNoTrans, (int)shape->m, (int)shape->n, (int)shape->k,
+                    shape->alpha, a, (int)shape->lda, b, (int)shape->ldb, shape->beta, c, (int)shape->ldc);
     }
 }
 
@@ -83,9 +83,10 @@ void matmul_by_f32(MatmulWay way, const Matmul *shape, const float *a, const flo
     } else {
         g_assert(MAX(MAX(shape->m, shape->n), shape->k) <= G_MAXINT32);
         g_assert(MAX(MAX(shape->lda, shape->ldb), shape->ldc) <= G_MAXINT32);
-        cblas_sgemm(CblasRowMajor, shape->trans_a ? CblasTrans : CblasNoTrans, shape->trans_b ? CblasTrans : CblasNoTrans,
-                    (int)shape->m, (int)shape->n, (int)shape->k, (float)shape->alpha, a, (int)shape->lda, b, (int)shape->ldb,
-                    (float)shape->beta, c, (int)shape->ldc);
+        cblas_sgemm(CblasRowMajor, shape->trans_a ? CblasTrans : CblasNoTrans,
+                    shape->trans_b ? CblasTrans : CblasNoTrans, (int)shape->m, (int)shape->n, (int)shape->k,
+                    (float)shape->alpha, a, (int)shape->lda, b, (int)shape->ldb, (float)shape->beta, c,
+                    (int)shape->ldc);
     }
 }
 
@@ -106,7 +107,8 @@ static gboolean is_right_f64(MatmulWay way)
         b[i] = (double)(i * 11 % 29 - 14);
     }
     for (int t = 0; t < 4; t++) {
-        Matmul shape = {.m = TEST_M, .n = TEST_N, .k = TEST_K, .trans_a = t & 1, .trans_b = t >> 1, .ldc = TEST_N, .alpha = 1};
+        Matmul shape = {
+            .m = TEST_M, .n = TEST_N, .k = TEST_K, .trans_a = t & 1, .trans_b = t >> 1, .ldc = TEST_N, .alpha = 1};
         shape.lda = shape.trans_a ? TEST_M : TEST_K;
         shape.ldb = shape.trans_b ? TEST_K : TEST_N;
         matmul_by_f64(way, &shape, a, b, got);
@@ -127,7 +129,8 @@ static gboolean is_right_f32(MatmulWay way)
         b[i] = (float)(i * 11 % 29 - 14);
     }
     for (int t = 0; t < 4; t++) {
-        Matmul shape = {.m = TEST_M, .n = TEST_N, .k = TEST_K, .trans_a = t & 1, .trans_b = t >> 1, .ldc = TEST_N, .alpha = 1};
+        Matmul shape = {
+            .m = TEST_M, .n = TEST_N, .k = TEST_K, .trans_a = t & 1, .trans_b = t >> 1, .ldc = TEST_N, .alpha = 1};
         shape.lda = shape.trans_a ? TEST_M : TEST_K;
         shape.ldb = shape.trans_b ? TEST_K : TEST_N;
         matmul_by_f32(way, &shape, a, b, got);
@@ -144,8 +147,8 @@ static int core_level(const char *core)
         const char *name;
         int level;
     } cores[] = {
-        {"sandybridge", 1}, {"bulldozer", 1}, {"piledriver", 1}, {"steamroller", 1}, {"excavator", 1}, {"haswell", 2},
-        {"zen", 2},         {"skylakex", 3},  {"cooperlake", 3}, {"sapphirerapids", 3},
+        {"sandybridge", 1}, {"bulldozer", 1}, {"piledriver", 1}, {"steamroller", 1}, {"excavator", 1},
+        {"haswell", 2},     {"zen", 2},       {"skylakex", 3},   {"cooperlake", 3},  {"sapphirerapids", 3},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(cores); i++) {
         if (g_ascii_strcasecmp(core, cores[i].name) == 0) {
@@ -176,7 +179,8 @@ static gpointer choose_once(gpointer unused)
     if (choice.way == MATMUL_BLAS) {
         g_snprintf(choice.reason, sizeof choice.reason, "BLAS (%s)", core != NULL ? core : "core unknown");
     } else {
-        g_snprintf(choice.reason, sizeof choice.reason, "own kernels: BLAS (%s) %s", core != NULL ? core : "core unknown",
+        g_snprintf(choice.reason, sizeof choice.reason, "own kernels: BLAS (%s) %s",
+                   core != NULL ? core : "core unknown",
                    blas_right ? "is for older processors" : "failed its self-test");
     }
     (void)unused;

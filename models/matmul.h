@@ -39,5 +39,6 @@ void matmul_by_f32(MatmulWay way, const Matmul *shape, const float *a, const flo
 /* The way chosen here, and why in words ("OpenBLAS Zen"). */
 MatmulWay matmul_way(const char **ret_reason);
 
-/* Pure choice: what a processor with these vectors (0 none, 1 AVX, 2 AVX2 and FMA, 3 AVX-512) does with that BLAS core. */
+/* Pure choice: what a processor with these vectors (0 none, 1 AVX, 2 AVX2 and FMA, 3 AVX-512) does with that BLAS core.
+ */
 MatmulWay matmul_choose(int vector_level, const char *blas_core, gboolean blas_right, gboolean blocked_right);

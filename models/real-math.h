@@ -19,6 +19,11 @@ static inline real real_exp(real x)
     return REAL_MATH(exp)(x);
 }
 
+static inline real real_log(real x)
+{
+    return REAL_MATH(log)(x);
+}
+
 static inline real real_log1p(real x)
 {
     return REAL_MATH(log1p)(x);

@@ -18,15 +18,11 @@ typedef float real;
 #define REAL_NAME(name) name##_f32
 #define REAL_HAS_CLASS 0
 #define REAL_TENSOR TENSOR_F32
-#define REAL_EXP(x) expf(x)
-#define REAL_LOG(x) logf(x)
 #else
 typedef double real;
 #define REAL_NAME(name) name##_f64
 #define REAL_HAS_CLASS 1
 #define REAL_TENSOR TENSOR_F64
-#define REAL_EXP(x) exp(x)
-#define REAL_LOG(x) log(x)
 #endif
 
 #define REAL_DECLARE(name)                                                                        \

@@ -43,7 +43,8 @@ gboolean golden_gqa_layer(GoldenCase *c, GError **error)
 {
     AttentionAttr attr = {.heads = golden_int(c, "heads", 1), .kv_heads = golden_int(c, "kv_heads", 1), .causal = TRUE};
     attr.head_dim = attr.v_dim = golden_int(c, "head_dim", 1);
-    RopeAttr rope = {.heads = attr.heads, .head_dim = attr.head_dim, .base = golden_number(c, "base", 10000), .layout = ROPE_HALF};
+    RopeAttr rope = {
+        .heads = attr.heads, .head_dim = attr.head_dim, .base = golden_number(c, "base", 10000), .layout = ROPE_HALF};
     rope.rotary_dim = golden_int(c, "rotary_dim", attr.head_dim);
     double eps = golden_number(c, "eps", 1e-6);
     gboolean gated = golden_int(c, "gated", 0) != 0;
@@ -80,7 +81,8 @@ static int mla_rope(GoldenCase *c, const char *name, int x, int positions, RopeA
 
 gboolean golden_mla(GoldenCase *c, GError **error)
 {
-    MlaPackAttr pack = {golden_int(c, "heads", 1), golden_int(c, "nope", 1), golden_int(c, "rope", 1), golden_int(c, "vdim", 1)};
+    MlaPackAttr pack = {golden_int(c, "heads", 1), golden_int(c, "nope", 1), golden_int(c, "rope", 1),
+                        golden_int(c, "vdim", 1)};
     AttentionAttr attr = {.heads = pack.heads, .kv_heads = pack.heads, .v_dim = pack.v_dim, .causal = TRUE};
     attr.head_dim = pack.nope_dim + pack.rope_dim;
     attr.scale = golden_number(c, "scale_mult", 1) / sqrt((double)attr.head_dim);
@@ -92,7 +94,8 @@ gboolean golden_mla(GoldenCase *c, GError **error)
     int q = golden_has(c, "in.q_proj")
                 ? linear(c, "q_proj", x)
                 : linear(c, "q_b_proj", optional_norm(c, "q_a_layernorm", linear(c, "q_a_proj", x), eps));
-    q = mla_rope(c, "q_rope", q, positions, (RopeAttr){.heads = pack.heads, .head_dim = attr.head_dim, .offset = pack.nope_dim});
+    q = mla_rope(c, "q_rope", q, positions,
+                 (RopeAttr){.heads = pack.heads, .head_dim = attr.head_dim, .offset = pack.nope_dim});
     split_add(c->graph, "kv_split", linear(c, "kv_a_proj_with_mqa", x), &split, parts);
     int k_rope = mla_rope(c, "k_rope", parts[1], positions, (RopeAttr){.heads = 1, .head_dim = pack.rope_dim});
     int kv = linear(c, "kv_b_proj", optional_norm(c, "kv_a_layernorm", parts[0], eps));

@@ -1,5 +1,6 @@
 /*
- * Golden cases of DeepSeek sparse attention: selection, attention over a selection, the indexer's loss, the whole layer.
+ * Golden cases of DeepSeek sparse attention: selection, attention over a selection, the indexer's loss, the whole
+ * layer.
  */
 #include <math.h>
 #include <string.h>
@@ -160,7 +161,8 @@ static int linear(GoldenCase *c, const char *name, int x)
 static int latent_norm(GoldenCase *c, const char *name, int x)
 {
     g_autofree char *param = g_strdup_printf("%s.weight", name);
-    int y = rmsnorm_add(c->graph, name, x, graph_tensor(c->graph, x)->width, golden_number(c, "latent_eps", 1e-6), FALSE);
+    int y =
+        rmsnorm_add(c->graph, name, x, graph_tensor(c->graph, x)->width, golden_number(c, "latent_eps", 1e-6), FALSE);
     golden_param(c, param, name);
     return y;
 }
@@ -180,7 +182,8 @@ static int layer_rope(GoldenCase *c, const DsaLayer *l, const char *name, int x,
 
 static DsaLayer layer_project(GoldenCase *c)
 {
-    DsaLayer l = {golden_int(c, "heads", 1), golden_int(c, "nope", 1), golden_int(c, "rope", 1), golden_int(c, "vdim", 1)};
+    DsaLayer l = {golden_int(c, "heads", 1), golden_int(c, "nope", 1), golden_int(c, "rope", 1),
+                  golden_int(c, "vdim", 1)};
     int parts[2];
     l.latent = golden_dim(c, "in.kv_a_layernorm", 0);
     SplitAttr split = {.groups = 1, .n_parts = 2, .widths = {l.latent, l.rope}};
@@ -197,9 +200,11 @@ static DsaLayer layer_project(GoldenCase *c)
 
 static DsaIndexerTensors layer_index(GoldenCase *c, const DsaLayer *l, DsaKlAttr *ret_attr)
 {
-    static const char *const names[] = {"wq_b.weight", "wq_b", "wk.weight", "wk", "k_norm.weight", "k_norm.weight",
-                                        "k_norm.bias", "k_norm.bias", "weights_proj.weight", "weights_proj"};
-    DsaIndexerLayer layer = {.norm_eps = golden_number(c, "index_eps", 1e-5), .rotary_dim = golden_int(c, "index_rope", 0)};
+    static const char *const names[] = {"wq_b.weight",         "wq_b",          "wk.weight",   "wk",
+                                        "k_norm.weight",       "k_norm.weight", "k_norm.bias", "k_norm.bias",
+                                        "weights_proj.weight", "weights_proj"};
+    DsaIndexerLayer layer = {.norm_eps = golden_number(c, "index_eps", 1e-5),
+                             .rotary_dim = golden_int(c, "index_rope", 0)};
     layer.rope_base = golden_number(c, "rope_base", 10000);
     layer.select.heads = golden_int(c, "index_heads", 1);
     layer.select.dim = golden_int(c, "index_dim", 1);
@@ -221,7 +226,8 @@ static DsaIndexerTensors layer_index(GoldenCase *c, const DsaLayer *l, DsaKlAttr
 static int attend_dense(GoldenCase *c, const DsaLayer *l, DsaKlTarget *ret_target, DsaKlAttr *attr)
 {
     MlaPackAttr pack = {l->heads, l->nope, l->rope, l->v};
-    AttentionAttr attention = {.heads = l->heads, .kv_heads = l->heads, .head_dim = l->nope + l->rope, .v_dim = l->v, .causal = TRUE};
+    AttentionAttr attention = {
+        .heads = l->heads, .kv_heads = l->heads, .head_dim = l->nope + l->rope, .v_dim = l->v, .causal = TRUE};
     MlaPackTensors kv = mla_pack_add(c->graph, "pack", linear(c, "kv_b_proj", l->c), l->k_rope, &pack);
     AttentionTensors t = attention_add(c->graph, "attention", l->q, kv.k, kv.v, &attention);
     *ret_target = (DsaKlTarget){.q = l->q, .k = kv.k, .k_tail = -1, .lse = t.lse};
@@ -233,8 +239,10 @@ static int attend_dense(GoldenCase *c, const DsaLayer *l, DsaKlTarget *ret_targe
 /* Sparse stage: the absorbed form over the selection. */
 static int attend_sparse(GoldenCase *c, const DsaLayer *l, int sel, DsaKlTarget *ret_target, DsaKlAttr *attr)
 {
-    SparseAttentionAttr attention = {.heads = l->heads, .head_dim = l->nope + l->rope, .v_dim = l->v, .latent = l->latent, .rope_dim = l->rope};
-    SparseAttentionTensors t = sparse_mla_add(c->graph, "attention", "kv_b_proj", (int[]){l->q, l->c, l->k_rope, sel}, &attention);
+    SparseAttentionAttr attention = {
+        .heads = l->heads, .head_dim = l->nope + l->rope, .v_dim = l->v, .latent = l->latent, .rope_dim = l->rope};
+    SparseAttentionTensors t =
+        sparse_mla_add(c->graph, "attention", "kv_b_proj", (int[]){l->q, l->c, l->k_rope, sel}, &attention);
     golden_param(c, "kv_b_proj.weight", "kv_b_proj");
     *ret_target = (DsaKlTarget){.q = t.q_abs, .k = l->c, .k_tail = l->k_rope, .lse = t.lse};
     attr->kv_heads = 1;

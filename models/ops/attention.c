@@ -1,11 +1,12 @@
 #include "models/ops/attention.h"
 
-#include <string.h>
 #include <math.h>
+#include <string.h>
 
 #include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/op.h"
+#include "models/real-math.h"
 #include "models/real.h"
 #include "models/sequences.h"
 #include "models/values.h"
@@ -20,9 +21,9 @@ enum { BLOCK_ROWS = 64 }; /* queries of one head that are computed together */
 typedef struct HeadBlock {
     const AttentionAttr *attr;
     int64_t head, kv_head;
-    int64_t start, end;       /* rows of the sequence */
-    int64_t first, last;      /* rows of the block */
-    int64_t key_first, key_last; /* keys that any of its rows sees */
+    int64_t start, end;                     /* rows of the sequence */
+    int64_t first, last;                    /* rows of the block */
+    int64_t key_first, key_last;            /* keys that any of its rows sees */
     int64_t q_step, k_step, v_step, o_step; /* row lengths */
 } HeadBlock;
 
@@ -72,7 +73,8 @@ static const real *v_rows(const HeadBlock *b, const real *v)
 /* scores = q kt, rows x keys. */
 static void block_scores(const HeadBlock *b, const real *q, const real *k, real *scores)
 {
-    Matmul shape = {.m = b->last - b->first, .n = b->key_last - b->key_first, .k = b->attr->head_dim, .trans_b = TRUE, .alpha = 1};
+    Matmul shape = {
+        .m = b->last - b->first, .n = b->key_last - b->key_first, .k = b->attr->head_dim, .trans_b = TRUE, .alpha = 1};
     shape.lda = b->q_step;
     shape.ldb = b->k_step;
     shape.ldc = shape.n;
@@ -91,9 +93,9 @@ static real softmax_row(const HeadBlock *b, int64_t row, const real *sinks, real
         scores[s] *= scale;
         max = MAX(max, scores[s]);
     }
-    real sum = sinks != NULL ? REAL_EXP(sinks[b->head] - max) : 0;
+    real sum = sinks != NULL ? real_exp(sinks[b->head] - max) : 0;
     for (int64_t s = 0; s < n; s++) {
-        scores[s] = s < from || s >= to ? 0 : REAL_EXP(scores[s] - max);
+        scores[s] = s < from || s >= to ? 0 : real_exp(scores[s] - max);
         sum += scores[s];
     }
     *ret_max = max;
@@ -112,11 +114,17 @@ static void forward_block(const OpRun *run, const HeadBlock *b, real *scores)
         real max;
         visible_keys(b, t, &from, &to);
         sums[t - b->first] = softmax_row(b, t, values_param(run, 0), scores + (t - b->first) * n_keys, &max);
-        values_out(run, OUT_LSE)[t * attr->heads + b->head] = max + REAL_LOG(sums[t - b->first]);
+        values_out(run, OUT_LSE)[t * attr->heads + b->head] = max + real_log(sums[t - b->first]);
         double pair = 2 * (double)(attr->head_dim + attr->v_dim) + 5;
         op_count_bytes(run, pair * (double)(to - from) + (double)(attr->v_dim + 2) + (attr->sinks ? 4 : 0), 0, 0);
     }
-    Matmul shape = {.m = b->last - b->first, .n = attr->v_dim, .k = n_keys, .lda = n_keys, .ldb = b->v_step, .ldc = b->o_step, .alpha = 1};
+    Matmul shape = {.m = b->last - b->first,
+                    .n = attr->v_dim,
+                    .k = n_keys,
+                    .lda = n_keys,
+                    .ldb = b->v_step,
+                    .ldc = b->o_step,
+                    .alpha = 1};
     REAL_NAME(matmul)(&shape, scores, v_rows(b, values_in(run, IN_V)), o);
     for (int64_t t = 0; t < b->last - b->first; t++) {
         for (int64_t j = 0; j < attr->v_dim; j++) {
@@ -126,7 +134,8 @@ static void forward_block(const OpRun *run, const HeadBlock *b, real *scores)
 }
 
 /* Calls `block` for every head and block of queries, with scratch for n_scratch matrices of scores. */
-static void each_block(const OpRun *run, int n_scratch, void (*block)(const OpRun *run, const HeadBlock *b, real *scratch))
+static void each_block(const OpRun *run, int n_scratch,
+                       void (*block)(const OpRun *run, const HeadBlock *b, real *scratch))
 {
     const AttentionAttr *attr = run->view->op->attr;
     RowSpace space = op_in(run->view, IN_Q)->rows;
@@ -187,11 +196,11 @@ static void score_gradients(const OpRun *run, const HeadBlock *b, real *p, real 
         }
         for (int64_t s = 0; s < n_keys; s++) {
             int64_t at = (t - b->first) * n_keys + s;
-            p[at] = s < from || s >= to ? 0 : REAL_EXP(p[at] * scale - lse);
+            p[at] = s < from || s >= to ? 0 : real_exp(p[at] * scale - lse);
             ds[at] = p[at] * (ds[at] - product) * scale;
         }
         if (dsinks != NULL) {
-            dsinks[b->head] -= REAL_EXP(sinks[b->head] - lse) * product;
+            dsinks[b->head] -= real_exp(sinks[b->head] - lse) * product;
         }
         double pair = 6 * (double)attr->head_dim + 4 * (double)attr->v_dim + 6;
         op_count_bytes(run, pair * (double)(to - from) + 2 * (double)attr->v_dim + (dsinks != NULL ? 4 : 0), 0, 0);
@@ -208,19 +217,47 @@ static void backward_block(const OpRun *run, const HeadBlock *b, real *scratch)
     real *p = scratch;
     real *ds = scratch + n * n_keys;
     block_scores(b, values_in(run, IN_Q), values_in(run, IN_K), p);
-    Matmul dp = {.m = n, .n = n_keys, .k = attr->v_dim, .trans_b = TRUE, .lda = b->o_step, .ldb = b->v_step, .ldc = n_keys, .alpha = 1};
+    Matmul dp = {.m = n,
+                 .n = n_keys,
+                 .k = attr->v_dim,
+                 .trans_b = TRUE,
+                 .lda = b->o_step,
+                 .ldb = b->v_step,
+                 .ldc = n_keys,
+                 .alpha = 1};
     REAL_NAME(matmul)(&dp, dout, v_rows(b, values_in(run, IN_V)), ds);
     score_gradients(run, b, p, ds);
     if (run->din[IN_Q] != NULL) {
-        Matmul dq = {.m = n, .n = attr->head_dim, .k = n_keys, .lda = n_keys, .ldb = b->k_step, .ldc = b->q_step, .alpha = 1};
-        REAL_NAME(matmul)(&dq, ds, k_rows(b, values_in(run, IN_K)), values_din(run, IN_Q) + b->first * b->q_step + b->head * attr->head_dim);
+        Matmul dq = {
+            .m = n, .n = attr->head_dim, .k = n_keys, .lda = n_keys, .ldb = b->k_step, .ldc = b->q_step, .alpha = 1};
+        REAL_NAME(matmul)
+        (&dq, ds, k_rows(b, values_in(run, IN_K)),
+         values_din(run, IN_Q) + b->first * b->q_step + b->head * attr->head_dim);
     }
     if (run->din[IN_K] != NULL) {
-        Matmul dk = {.m = n_keys, .n = attr->head_dim, .k = n, .trans_a = TRUE, .lda = n_keys, .ldb = b->q_step, .ldc = b->k_step, .alpha = 1, .beta = 1};
-        REAL_NAME(matmul)(&dk, ds, q_rows(b, values_in(run, IN_Q)), values_din(run, IN_K) + b->key_first * b->k_step + b->kv_head * attr->head_dim);
+        Matmul dk = {.m = n_keys,
+                     .n = attr->head_dim,
+                     .k = n,
+                     .trans_a = TRUE,
+                     .lda = n_keys,
+                     .ldb = b->q_step,
+                     .ldc = b->k_step,
+                     .alpha = 1,
+                     .beta = 1};
+        REAL_NAME(matmul)
+        (&dk, ds, q_rows(b, values_in(run, IN_Q)),
+         values_din(run, IN_K) + b->key_first * b->k_step + b->kv_head * attr->head_dim);
     }
     if (run->din[IN_V] != NULL) {
-        Matmul dv = {.m = n_keys, .n = attr->v_dim, .k = n, .trans_a = TRUE, .lda = n_keys, .ldb = b->o_step, .ldc = b->v_step, .alpha = 1, .beta = 1};
+        Matmul dv = {.m = n_keys,
+                     .n = attr->v_dim,
+                     .k = n,
+                     .trans_a = TRUE,
+                     .lda = n_keys,
+                     .ldb = b->o_step,
+                     .ldc = b->v_step,
+                     .alpha = 1,
+                     .beta = 1};
         REAL_NAME(matmul)(&dv, p, dout, values_din(run, IN_V) + b->key_first * b->v_step + b->kv_head * attr->v_dim);
     }
 }
@@ -235,7 +272,8 @@ gboolean REAL_NAME(attention_backward)(const OpRun *run, GError **error)
     }
     each_block(run, 2, backward_block);
     int64_t sinks = run->dparam[0] != NULL ? op_weight_bytes(view, 0) : 0;
-    op_count_bytes(run, 0, tensor_bytes(run) + 2 * op_out_bytes(view, OUT_O) + op_out_bytes(view, OUT_LSE) + sinks, tensor_bytes(run) + sinks);
+    op_count_bytes(run, 0, tensor_bytes(run) + 2 * op_out_bytes(view, OUT_O) + op_out_bytes(view, OUT_LSE) + sinks,
+                   tensor_bytes(run) + sinks);
     return TRUE;
 }
 
@@ -273,7 +311,8 @@ static double attention_pairs(const OpView *view)
 {
     const AttentionAttr *attr = view->op->attr;
     RowSpace space = op_in(view, 0)->rows;
-    return (double)(attr->causal ? sequences_causal_pairs(view->rows, space, attr->window) : sequences_all_pairs(view->rows, space));
+    return (double)(attr->causal ? sequences_causal_pairs(view->rows, space, attr->window)
+                                 : sequences_all_pairs(view->rows, space));
 }
 
 /* The framework's rotation leaves queries head by head; the result then lies so too, and is copied token by token. */
@@ -328,7 +367,8 @@ static void attention_forward_cost(const OpView *view, OpCost *ret_cost)
         flops += 4 * rows;
         read += op_weight_bytes(view, 0);
     }
-    set_shape(view, op_cost_stream(ret_cost, WORK_ATTENTION_FORWARD, flops, read, op_out_bytes(view, 0) + op_out_bytes(view, 1)));
+    set_shape(view, op_cost_stream(ret_cost, WORK_ATTENTION_FORWARD, flops, read,
+                                   op_out_bytes(view, 0) + op_out_bytes(view, 1)));
     ret_cost->pointwise_flops = 5 * pairs;
     if (copies_output(view)) {
         op_cost_stream(ret_cost, WORK_STRIDED, 0, op_out_bytes(view, 0), op_out_bytes(view, 0));
@@ -372,12 +412,9 @@ static const struct {
     gboolean packed;
     AttentionAttr attr;
 } samples[] = {
-    {6, 3, FALSE, {2, 2, 4, 4, 0, TRUE, 0, FALSE}},
-    {7, 7, FALSE, {6, 2, 5, 3, 0.3, TRUE, 0, FALSE}},
-    {1, 1, FALSE, {1, 1, 1, 1, 0, TRUE, 0, FALSE}},
-    {5, 5, FALSE, {3, 1, 4, 6, 0, FALSE, 0, FALSE}},
-    {9, 9, TRUE, {4, 2, 2, 3, 0, TRUE, 0, FALSE}},
-    {8, 8, FALSE, {2, 1, 3, 3, 0, TRUE, 3, TRUE}},
+    {6, 3, FALSE, {2, 2, 4, 4, 0, TRUE, 0, FALSE}},   {7, 7, FALSE, {6, 2, 5, 3, 0.3, TRUE, 0, FALSE}},
+    {1, 1, FALSE, {1, 1, 1, 1, 0, TRUE, 0, FALSE}},   {5, 5, FALSE, {3, 1, 4, 6, 0, FALSE, 0, FALSE}},
+    {9, 9, TRUE, {4, 2, 2, 3, 0, TRUE, 0, FALSE}},    {8, 8, FALSE, {2, 1, 3, 3, 0, TRUE, 3, TRUE}},
     {70, 70, FALSE, {1, 1, 2, 1, 0, TRUE, 0, FALSE}},
 };
 
@@ -389,7 +426,8 @@ static gboolean attention_sample(int idx, Graph *graph, RowCounts *rows)
     const AttentionAttr *attr = &samples[idx].attr;
     rows->rows[ROWS_TOKENS] = samples[idx].rows;
     rows->seq_len = samples[idx].seq_len;
-    rows->rows[ROWS_SEQUENCES] = samples[idx].packed ? (int64_t)G_N_ELEMENTS(packed_starts) - 1 : samples[idx].rows / samples[idx].seq_len;
+    rows->rows[ROWS_SEQUENCES] =
+        samples[idx].packed ? (int64_t)G_N_ELEMENTS(packed_starts) - 1 : samples[idx].rows / samples[idx].seq_len;
     rows->doc_starts = samples[idx].packed ? packed_starts : NULL;
     rows->rows[ROWS_PAIRS] = sequences_all_pairs(rows, ROWS_TOKENS);
     int q = graph_add_input(graph, "q", ROWS_TOKENS, attr->heads * attr->head_dim, graph->compute, TRUE);

@@ -84,7 +84,8 @@ static gboolean score_row(const OpRun *run, int64_t t, int64_t start, int64_t n,
     gboolean ok = TRUE;
     index_weights(attr, values_in(run, IN_W) + t * attr->heads, weights);
     for (int64_t s = 0; s < n; s++) {
-        index_dots(attr, values_in(run, IN_Q) + t * attr->heads * attr->dim, values_in(run, IN_K) + (start + s) * attr->dim, dots);
+        index_dots(attr, values_in(run, IN_Q) + t * attr->heads * attr->dim,
+                   values_in(run, IN_K) + (start + s) * attr->dim, dots);
         scores[s] = index_score(attr, dots, weights);
         ok = ok && !isnan(scores[s]);
         op_count_bytes(run, score_flops(attr), 0, run->out[OUT_SCORES] != NULL ? 0 : 4);
@@ -109,8 +110,8 @@ gboolean REAL_NAME(dsa_indexer_forward)(const OpRun *run, GError **error)
         for (int64_t t = start; t < end; t++) {
             real *scores = kept != NULL ? kept + (t - start) * (end - start) : row;
             if (!score_row(run, t, start, t - start + 1, scores, scratch)) {
-                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: a score of token %" G_GINT64_FORMAT " is not a number",
-                            run->view->op->name, t);
+                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                            "%s: a score of token %" G_GINT64_FORMAT " is not a number", run->view->op->name, t);
                 return FALSE;
             }
             for (int64_t s = t - start + 1; kept != NULL && s < end - start; s++) {
@@ -121,7 +122,8 @@ gboolean REAL_NAME(dsa_indexer_forward)(const OpRun *run, GError **error)
         }
         if (kept != NULL) {
             kept += (end - start) * (end - start);
-            op_count_bytes(run, 0, 0, (end - start) * (end - start) * dtype_bytes(op_out(run->view, OUT_SCORES)->dtype, 1));
+            op_count_bytes(run, 0, 0,
+                           (end - start) * (end - start) * dtype_bytes(op_out(run->view, OUT_SCORES)->dtype, 1));
         }
     }
     op_count_bytes(run, 0, op_in_bytes(run->view, IN_Q) + op_in_bytes(run->view, IN_K) + op_in_bytes(run->view, IN_W),
@@ -206,7 +208,8 @@ static int detached_linear_add(Graph *graph, const char *name, int x, int64_t ou
     return y;
 }
 
-DsaIndexerTensors dsa_indexer_layer_add(Graph *graph, const char *prefix, int x, int cq, int positions, const DsaIndexerLayer *layer)
+DsaIndexerTensors dsa_indexer_layer_add(Graph *graph, const char *prefix, int x, int cq, int positions,
+                                        const DsaIndexerLayer *layer)
 {
     int64_t heads = layer->select.heads;
     int64_t dim = layer->select.dim;
@@ -214,8 +217,11 @@ DsaIndexerTensors dsa_indexer_layer_add(Graph *graph, const char *prefix, int x,
     int k = detached_linear_add(graph, op_name(prefix, "wk").text, x, dim);
     k = layernorm_add(graph, op_name(prefix, "k_norm").text, k, layer->norm_eps);
     if (layer->rotary_dim > 0) {
-        RopeAttr rope = {
-            .heads = heads, .head_dim = dim, .rotary_dim = layer->rotary_dim, .base = layer->rope_base, .layout = ROPE_HALF};
+        RopeAttr rope = {.heads = heads,
+                         .head_dim = dim,
+                         .rotary_dim = layer->rotary_dim,
+                         .base = layer->rope_base,
+                         .layout = ROPE_HALF};
         q = rope_add(graph, op_name(prefix, "q_rope").text, q, positions, &rope);
         rope.heads = 1;
         k = rope_add(graph, op_name(prefix, "k_rope").text, k, positions, &rope);
@@ -239,7 +245,8 @@ static void topk_cost(const OpView *view, OpCost *ret_cost, int64_t read_bytes)
     topk->k = attr->top_k;
 }
 
-/* Scores of all heads as one product per sequence, then relu, weights, sum over heads and mask as kernels of their own. */
+/* Scores of all heads as one product per sequence, then relu, weights, sum over heads and mask as kernels of their own.
+ */
 static void eager_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     const DsaIndexerAttr *attr = view->op->attr;
@@ -249,8 +256,10 @@ static void eager_forward_cost(const OpView *view, OpCost *ret_cost)
     int64_t cube = elem * pairs * attr->heads;
     double n = (double)pairs * (double)attr->heads;
     int64_t n_sequences = sequences_count(view->rows, ROWS_TOKENS);
-    op_cost_gemm(ret_cost, WORK_GEMM_NT, op_in(view, 0)->dtype, longest * attr->heads, longest, attr->dim)->n_launches = (int)n_sequences;
-    op_cost_stream(ret_cost, WORK_ELEMENTWISE, (double)op_rows(view, ROWS_TOKENS) * (double)attr->heads, op_in_bytes(view, 2), op_in_bytes(view, 2));
+    op_cost_gemm(ret_cost, WORK_GEMM_NT, op_in(view, 0)->dtype, longest * attr->heads, longest, attr->dim)->n_launches =
+        (int)n_sequences;
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, (double)op_rows(view, ROWS_TOKENS) * (double)attr->heads,
+                   op_in_bytes(view, 2), op_in_bytes(view, 2));
     if (!attr->no_relu) {
         op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, cube, cube);
     }
@@ -278,7 +287,8 @@ static void dsa_indexer_forward_cost(const OpView *view, OpCost *ret_cost)
     int64_t scores = dtype_bytes(DTYPE_FP32, pairs);
     double flops = (double)pairs * score_flops(attr) + (double)rows * (double)attr->heads;
     int64_t read = op_in_bytes(view, 0) + op_in_bytes(view, 1) + op_in_bytes(view, 2);
-    Work *work = op_cost_stream(ret_cost, WORK_GEMM_NT, flops, read, attr->emit_scores ? op_out_bytes(view, 1) : scores);
+    Work *work =
+        op_cost_stream(ret_cost, WORK_GEMM_NT, flops, read, attr->emit_scores ? op_out_bytes(view, 1) : scores);
     work->dtype = op_in(view, 0)->dtype;
     work->m = rows * attr->heads;
     work->n = rows > 0 ? MAX(pairs / rows, 1) : 1;
@@ -286,7 +296,8 @@ static void dsa_indexer_forward_cost(const OpView *view, OpCost *ret_cost)
     ret_cost->pointwise_flops = attr->no_relu ? 0 : (double)pairs * (double)attr->heads;
     topk_cost(view, ret_cost, scores);
     if (!attr->emit_scores) {
-        ret_cost->workspace_bytes = dtype_bytes(DTYPE_FP32, MIN(rows, ROWS_PER_BLOCK) * sequences_longest(view->rows, ROWS_TOKENS));
+        ret_cost->workspace_bytes =
+            dtype_bytes(DTYPE_FP32, MIN(rows, ROWS_PER_BLOCK) * sequences_longest(view->rows, ROWS_TOKENS));
     }
 }
 

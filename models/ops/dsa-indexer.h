@@ -42,4 +42,5 @@ typedef struct DsaIndexerLayer {
  * them. Parameters: PREFIX.wq_b.weight [J d, q latent], PREFIX.wk.weight [d, h], PREFIX.k_norm.{weight,bias} [d],
  * PREFIX.weights_proj.weight [J, h]. positions: as rope_add's.
  */
-DsaIndexerTensors dsa_indexer_layer_add(Graph *graph, const char *prefix, int x, int cq, int positions, const DsaIndexerLayer *layer);
+DsaIndexerTensors dsa_indexer_layer_add(Graph *graph, const char *prefix, int x, int cq, int positions,
+                                        const DsaIndexerLayer *layer);

@@ -5,6 +5,7 @@
 #include "models/op-name.h"
 #include "models/op.h"
 #include "models/ops/dsa-scores.h"
+#include "models/real-math.h"
 #include "models/real.h"
 #include "models/sequences.h"
 #include "models/values.h"
@@ -28,9 +29,9 @@ static double pair_flops(const DsaKlAttr *attr)
 typedef struct KlRow {
     int64_t t, n;
     int64_t *keys;
-    real *scores, *targets;    /* [n] */
-    real *dots;                /* [n, index heads] */
-    real *weights, *dweights;  /* [index heads] */
+    real *scores, *targets;   /* [n] */
+    real *dots;               /* [n, index heads] */
+    real *weights, *dweights; /* [index heads] */
 } KlRow;
 
 static void kl_row_init(KlRow *row, const OpRun *run)
@@ -69,7 +70,8 @@ static gboolean kl_row_keys(KlRow *row, const OpRun *run, int64_t t, int64_t sta
     for (int64_t i = 0; i < top_k && sel[i] >= 0; i++) {
         if (sel[i] < start || sel[i] > t || row->n > t - start) {
             g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                        "%s: token %" G_GINT64_FORMAT " selects key %" G_GINT64_FORMAT ", which is not before it in its sequence, or one twice",
+                        "%s: token %" G_GINT64_FORMAT " selects key %" G_GINT64_FORMAT
+                        ", which is not before it in its sequence, or one twice",
                         run->view->op->name, t, sel[i]);
             return FALSE;
         }
@@ -92,7 +94,7 @@ static real target_of(const OpRun *run, int64_t t, int64_t h, int64_t s)
     for (int64_t d = 0; d < attr->tail_dim; d++) {
         sum += q[main_dim + d] * values_in(run, IN_K_TAIL)[s * attr->tail_dim + d];
     }
-    return REAL_EXP(sum * (real)attr->scale - values_in(run, IN_LSE)[t * attr->heads + h]);
+    return real_exp(sum * (real)attr->scale - values_in(run, IN_LSE)[t * attr->heads + h]);
 }
 
 /* Scores, and targets before they are normalised. */
@@ -142,12 +144,12 @@ static real row_loss(const OpRun *run, const KlRow *row)
         mass += row->targets[i];
     }
     for (int64_t i = 0; i < row->n; i++) {
-        sum += REAL_EXP(row->scores[i] - max);
+        sum += real_exp(row->scores[i] - max);
     }
-    real lse = max + REAL_LOG(sum);
+    real lse = max + real_log(sum);
     for (int64_t i = 0; i < row->n; i++) {
         real p = mass > 0 ? row->targets[i] / mass : 0;
-        loss += p * (REAL_LOG(MAX(p, (real)1e-10)) - (row->scores[i] - lse));
+        loss += p * (real_log(MAX(p, (real)1e-10)) - (row->scores[i] - lse));
     }
     if (run->aux[AUX_LSE] != NULL) {
         values_aux(run, AUX_LSE)[row->t] = lse;
@@ -197,7 +199,7 @@ static void row_gradients(const OpRun *run, const KlRow *row, real factor)
     for (int64_t i = 0; i < row->n; i++) {
         int64_t k_at = row->keys[i] * attr->index.dim;
         real p = mass > 0 ? row->targets[i] / mass : 0;
-        real dscore = factor * (REAL_EXP(row->scores[i] - lse) - p);
+        real dscore = factor * (real_exp(row->scores[i] - lse) - p);
         IndexGradient to = {values_din(run, IN_Q_INDEX) + q_at, values_din(run, IN_K_INDEX) + k_at, row->dweights};
         index_score_gradient(&attr->index, values_in(run, IN_Q_INDEX) + q_at, values_in(run, IN_K_INDEX) + k_at,
                              row->dots + i * attr->index.heads, row->weights, dscore, to);
@@ -215,7 +217,8 @@ gboolean REAL_NAME(dsa_kl_backward)(const OpRun *run, GError **error)
     int64_t n_pairs = 0;
     gboolean ok = TRUE;
     values_zero_gradients(run);
-    if (run->dout[0] == NULL || run->din[IN_Q_INDEX] == NULL || run->din[IN_K_INDEX] == NULL || run->din[IN_W] == NULL) {
+    if (run->dout[0] == NULL || run->din[IN_Q_INDEX] == NULL || run->din[IN_K_INDEX] == NULL ||
+        run->din[IN_W] == NULL) {
         return TRUE;
     }
     real factor = values_dout(run, 0)[0] * (real)attr->coeff / (real)MAX(rows->rows[ROWS_TOKENS], 1);
@@ -238,12 +241,14 @@ gboolean REAL_NAME(dsa_kl_backward)(const OpRun *run, GError **error)
     int64_t fp32 = 4 * attr->index.dim; /* in the sparse stage dk is added up in fp32, then rounded */
     gboolean sparse = run->in[IN_SEL] != NULL;
     op_count_bytes(run, 2, op_out_bytes(run->view, 0) + (sparse ? fp32 * (n_pairs + rows->rows[ROWS_TOKENS]) : 0),
-                   op_in_bytes(run->view, IN_Q_INDEX) + op_in_bytes(run->view, IN_W) + dk + (sparse ? fp32 * n_pairs : 0));
+                   op_in_bytes(run->view, IN_Q_INDEX) + op_in_bytes(run->view, IN_W) + dk +
+                       (sparse ? fp32 * n_pairs : 0));
     return ok;
 }
 
 #if REAL_HAS_CLASS
-int dsa_kl_add(Graph *graph, const char *name, const DsaIndexerTensors *indexer, gboolean dense, const DsaKlTarget *target, const DsaKlAttr *attr)
+int dsa_kl_add(Graph *graph, const char *name, const DsaIndexerTensors *indexer, gboolean dense,
+               const DsaKlTarget *target, const DsaKlAttr *attr)
 {
     DsaKlAttr full = *attr;
     if (full.scale <= 0) {
@@ -287,7 +292,8 @@ static void dsa_kl_saved(const OpView *view, OpSaved *ret_saved)
 /* Reads of both passes: whole tensors in the dense stage, the selected keys of each token in the sparse one. */
 static int64_t kl_read_bytes(const OpView *view)
 {
-    int64_t bytes = op_in_bytes(view, IN_Q_INDEX) + op_in_bytes(view, IN_W) + op_in_bytes(view, IN_Q) + op_in_bytes(view, IN_LSE);
+    int64_t bytes =
+        op_in_bytes(view, IN_Q_INDEX) + op_in_bytes(view, IN_W) + op_in_bytes(view, IN_Q) + op_in_bytes(view, IN_LSE);
     const int keys[] = {IN_K_INDEX, IN_K, IN_K_TAIL};
     for (int i = 0; i < 3; i++) {
         if (view->op->inputs[keys[i]] >= 0) {
@@ -317,7 +323,8 @@ static void dsa_kl_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     const DsaKlAttr *attr = view->op->attr;
     int64_t rows = op_rows(view, ROWS_TOKENS);
-    double flops = (double)kl_pairs(view) * (pair_flops(attr) + 12) + (double)rows * (double)(attr->index.heads + 3) + 2;
+    double flops =
+        (double)kl_pairs(view) * (pair_flops(attr) + 12) + (double)rows * (double)(attr->index.heads + 3) + 2;
     int64_t aux = op_has_backward(view) ? dtype_bytes(DTYPE_FP32, 2 * rows) : 0;
     WorkLaw law = view->op->inputs[IN_SEL] >= 0 ? WORK_SPARSE_ATTENTION_FORWARD : WORK_ATTENTION_FORWARD;
     set_shape(view, op_cost_stream(ret_cost, law, flops, kl_read_bytes(view), op_out_bytes(view, 0) + aux));
@@ -337,16 +344,19 @@ static void dsa_kl_backward_cost(const OpView *view, OpCost *ret_cost)
     int64_t pairs = kl_pairs(view);
     gboolean sparse = view->op->inputs[IN_SEL] >= 0;
     double heads = (double)attr->index.heads;
-    double flops = (double)pairs * (pair_flops(attr) + 5 + heads * (4 * (double)attr->index.dim + 3)) + 2 * heads * (double)rows + 2;
+    double flops = (double)pairs * (pair_flops(attr) + 5 + heads * (4 * (double)attr->index.dim + 3)) +
+                   2 * heads * (double)rows + 2;
     int64_t read = kl_read_bytes(view) + dtype_bytes(DTYPE_FP32, 2 * rows) + op_out_bytes(view, 0);
     int64_t write = op_in_bytes(view, IN_Q_INDEX) + op_in_bytes(view, IN_W);
     int64_t scattered = dtype_bytes(DTYPE_FP32, pairs * attr->index.dim);
     if (!sparse) {
-        set_shape(view, op_cost_stream(ret_cost, WORK_ATTENTION_BACKWARD, flops, read, write + op_in_bytes(view, IN_K_INDEX)));
+        set_shape(view, op_cost_stream(ret_cost, WORK_ATTENTION_BACKWARD, flops, read,
+                                       write + op_in_bytes(view, IN_K_INDEX)));
         return;
     }
     int64_t sums = dtype_bytes(DTYPE_FP32, rows * attr->index.dim);
-    set_shape(view, op_cost_stream(ret_cost, WORK_SPARSE_ATTENTION_BACKWARD, flops, read + scattered, write + scattered));
+    set_shape(view,
+              op_cost_stream(ret_cost, WORK_SPARSE_ATTENTION_BACKWARD, flops, read + scattered, write + scattered));
     op_cost_stream(ret_cost, WORK_COPY, 0, sums, op_in_bytes(view, IN_K_INDEX));
     ret_cost->workspace_bytes = sums;
 }
@@ -383,7 +393,8 @@ static gboolean dsa_kl_sample(int idx, Graph *graph, RowCounts *rows)
     DsaIndexerTensors indexer = dsa_indexer_add(graph, "indexer", iq, ik, iw, &attr->index);
     DsaKlTarget target = {.k_tail = -1};
     target.q = graph_add_input(graph, "q", ROWS_TOKENS, attr->heads * attr->head_dim, graph->compute, FALSE);
-    target.k = graph_add_input(graph, "k", ROWS_TOKENS, attr->kv_heads * (attr->head_dim - attr->tail_dim), graph->compute, FALSE);
+    target.k = graph_add_input(graph, "k", ROWS_TOKENS, attr->kv_heads * (attr->head_dim - attr->tail_dim),
+                               graph->compute, FALSE);
     if (attr->tail_dim > 0) {
         target.k_tail = graph_add_input(graph, "k_tail", ROWS_TOKENS, attr->tail_dim, graph->compute, FALSE);
     }

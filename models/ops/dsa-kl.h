@@ -30,4 +30,5 @@ typedef struct DsaKlTarget {
 } DsaKlTarget;
 
 /* Adds the loss; gradients flow to the indexer's q, k and w only. Returns it: [ONE, 1], fp32. */
-int dsa_kl_add(Graph *graph, const char *name, const DsaIndexerTensors *indexer, gboolean dense, const DsaKlTarget *target, const DsaKlAttr *attr);
+int dsa_kl_add(Graph *graph, const char *name, const DsaIndexerTensors *indexer, gboolean dense,
+               const DsaKlTarget *target, const DsaKlAttr *attr);

@@ -48,8 +48,8 @@ typedef struct IndexGradient {
 } IndexGradient;
 
 /* Adds the gradients of one score whose own gradient is dscore. */
-static inline void index_score_gradient(const DsaIndexerAttr *attr, const real *q, const real *k, const real *dots, const real *weights,
-                                        real dscore, IndexGradient to)
+static inline void index_score_gradient(const DsaIndexerAttr *attr, const real *q, const real *k, const real *dots,
+                                        const real *weights, real dscore, IndexGradient to)
 {
     for (int64_t j = 0; j < attr->heads; j++) {
         real ddot = attr->no_relu || dots[j] > 0 ? dscore * weights[j] : 0;

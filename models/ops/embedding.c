@@ -21,8 +21,8 @@ gboolean REAL_NAME(embedding_forward)(const OpRun *run, GError **error)
     for (int64_t t = 0; t < values_rows(run, 0); t++) {
         if (ids[t] < 0 || ids[t] >= weight->dims[0]) {
             g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                        "%s: token %" G_GINT64_FORMAT " has id %" G_GINT64_FORMAT "; ids are 0 to %" G_GINT64_FORMAT, run->view->op->name,
-                        t, ids[t], weight->dims[0] - 1);
+                        "%s: token %" G_GINT64_FORMAT " has id %" G_GINT64_FORMAT "; ids are 0 to %" G_GINT64_FORMAT,
+                        run->view->op->name, t, ids[t], weight->dims[0] - 1);
             return FALSE;
         }
         memcpy(y + t * hidden, table + ids[t] * hidden, (size_t)hidden * sizeof *y);
@@ -110,7 +110,8 @@ static void embedding_backward_cost(const OpView *view, OpCost *ret_cost)
         return;
     }
     double adds = (double)graph_tensor_numel(op_out(view, 0), view->rows);
-    op_cost_stream(ret_cost, WORK_SCATTER_ADD, adds, op_in_bytes(view, 0) + op_out_bytes(view, 0), op_weight_bytes(view, 0));
+    op_cost_stream(ret_cost, WORK_SCATTER_ADD, adds, op_in_bytes(view, 0) + op_out_bytes(view, 0),
+                   op_weight_bytes(view, 0));
 }
 
 static const struct {

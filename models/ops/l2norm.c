@@ -141,7 +141,8 @@ static void l2norm_forward_cost(const OpView *view, OpCost *ret_cost)
     }
     int64_t parts = l2norm_parts(view);
     double flops = (double)parts * (3 * (double)attr->width + 2);
-    Work *work = op_cost_stream(ret_cost, WORK_NORM_FORWARD, flops, op_in_bytes(view, 0), op_out_bytes(view, 0) + dtype_bytes(DTYPE_FP32, parts));
+    Work *work = op_cost_stream(ret_cost, WORK_NORM_FORWARD, flops, op_in_bytes(view, 0),
+                                op_out_bytes(view, 0) + dtype_bytes(DTYPE_FP32, parts));
     work->m = parts;
     work->n = attr->width;
 }

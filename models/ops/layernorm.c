@@ -147,7 +147,8 @@ static void layernorm_forward_cost(const OpView *view, OpCost *ret_cost)
     int64_t stats = dtype_bytes(DTYPE_FP32, 2 * rows);
     int64_t weights = op_weight_bytes(view, 0) + op_weight_bytes(view, 1);
     double flops = (double)rows * (7 * (double)width + 4);
-    Work *work = op_cost_stream(ret_cost, WORK_NORM_FORWARD, flops, op_in_bytes(view, 0) + weights, op_out_bytes(view, 0) + stats);
+    Work *work = op_cost_stream(ret_cost, WORK_NORM_FORWARD, flops, op_in_bytes(view, 0) + weights,
+                                op_out_bytes(view, 0) + stats);
     work->m = rows;
     work->n = width;
 }
@@ -170,8 +171,9 @@ static void layernorm_backward_cost(const OpView *view, OpCost *ret_cost)
         op_cost_stream(ret_cost, WORK_NORM_BACKWARD, 2 * n + dx_flops, read + weight, op_in_bytes(view, 0));
         op_cost_stream(ret_cost, WORK_NORM_WEIGHT_GRAD, 5 * n, read, 2 * weight);
     } else if (dx || dw) {
-        op_cost_stream(ret_cost, dx ? WORK_NORM_BACKWARD : WORK_NORM_WEIGHT_GRAD, 2 * n + (dx ? dx_flops : 0) + (dw ? 3 * n : 0),
-                       read + (dx ? weight : 0), (dx ? op_in_bytes(view, 0) : 0) + (dw ? 2 * weight : 0));
+        op_cost_stream(ret_cost, dx ? WORK_NORM_BACKWARD : WORK_NORM_WEIGHT_GRAD,
+                       2 * n + (dx ? dx_flops : 0) + (dw ? 3 * n : 0), read + (dx ? weight : 0),
+                       (dx ? op_in_bytes(view, 0) : 0) + (dw ? 2 * weight : 0));
     }
     for (int i = 0; i < ret_cost->n_works; i++) {
         ret_cost->works[i].m = rows;
@@ -185,7 +187,8 @@ static gboolean layernorm_sample(int idx, Graph *graph, RowCounts *rows)
         int64_t rows, width;
         double eps;
         gboolean frozen, needs_grad;
-    } samples[] = {{5, 7, 1e-5, FALSE, TRUE}, {1, 2, 1e-2, FALSE, TRUE}, {4, 9, 1e-6, TRUE, TRUE}, {3, 4, 1e-5, FALSE, FALSE}};
+    } samples[] = {
+        {5, 7, 1e-5, FALSE, TRUE}, {1, 2, 1e-2, FALSE, TRUE}, {4, 9, 1e-6, TRUE, TRUE}, {3, 4, 1e-5, FALSE, FALSE}};
     if (idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;
     }

@@ -14,7 +14,8 @@ static void product(const OpRun *run, Matmul shape, const real *a, const real *b
 {
     int64_t elem = op_in_elem_bytes(run->view, 0);
     REAL_NAME(matmul_dense)(shape, a, b, c);
-    op_count_bytes(run, 2 * (double)shape.m * (double)shape.n * (double)shape.k, elem * (shape.m + shape.n) * shape.k, elem * shape.m * shape.n);
+    op_count_bytes(run, 2 * (double)shape.m * (double)shape.n * (double)shape.k, elem * (shape.m + shape.n) * shape.k,
+                   elem * shape.m * shape.n);
 }
 
 gboolean REAL_NAME(linear_forward)(const OpRun *run, GError **error)
@@ -25,7 +26,8 @@ gboolean REAL_NAME(linear_forward)(const OpRun *run, GError **error)
     int64_t rows = values_rows(run, 0);
     int64_t width = weight->dims[0];
     (void)error;
-    product(run, (Matmul){.m = rows, .n = width, .k = weight->dims[1], .trans_b = TRUE}, values_in(run, 0), values_param(run, 0), y);
+    product(run, (Matmul){.m = rows, .n = width, .k = weight->dims[1], .trans_b = TRUE}, values_in(run, 0),
+            values_param(run, 0), y);
     if (bias != NULL) {
         for (int64_t t = 0; t < rows; t++) {
             for (int64_t j = 0; j < width; j++) {
@@ -61,7 +63,8 @@ gboolean REAL_NAME(linear_backward)(const OpRun *run, GError **error)
         return TRUE;
     }
     if (run->din[0] != NULL) {
-        product(run, (Matmul){.m = rows, .n = weight->dims[1], .k = weight->dims[0]}, dy, values_param(run, 0), values_din(run, 0));
+        product(run, (Matmul){.m = rows, .n = weight->dims[1], .k = weight->dims[0]}, dy, values_param(run, 0),
+                values_din(run, 0));
     }
     if (run->dparam[0] != NULL) {
         Matmul shape = {.m = weight->dims[0], .n = weight->dims[1], .k = rows, .trans_a = TRUE};
@@ -132,8 +135,10 @@ static gboolean linear_sample(int idx, Graph *graph, RowCounts *rows)
     static const struct {
         int64_t rows, in, out;
         gboolean bias, frozen, needs_grad;
-    } samples[] = {
-        {5, 7, 3, TRUE, FALSE, TRUE}, {1, 1, 1, FALSE, FALSE, TRUE}, {4, 6, 9, FALSE, TRUE, TRUE}, {8, 2, 5, TRUE, FALSE, FALSE}};
+    } samples[] = {{5, 7, 3, TRUE, FALSE, TRUE},
+                   {1, 1, 1, FALSE, FALSE, TRUE},
+                   {4, 6, 9, FALSE, TRUE, TRUE},
+                   {8, 2, 5, TRUE, FALSE, FALSE}};
     if (idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;
     }

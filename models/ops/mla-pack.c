@@ -60,7 +60,8 @@ gboolean REAL_NAME(mla_pack_backward)(const OpRun *run, GError **error)
     for (int64_t head = 0; head < values_rows(run, IN_KV) * attr->heads; head++) {
         const real *dk = dks != NULL ? dks + head * k_dim : NULL;
         if (run->din[IN_KV] != NULL) {
-            kv_gradient(attr, dk, dvs != NULL ? dvs + head * attr->v_dim : NULL, values_din(run, IN_KV) + head * kv_dim);
+            kv_gradient(attr, dk, dvs != NULL ? dvs + head * attr->v_dim : NULL,
+                        values_din(run, IN_KV) + head * kv_dim);
             op_count_bytes(run, 0, elem * kv_dim, elem * kv_dim);
         }
         if (run->din[IN_K_ROPE] != NULL) {
@@ -68,7 +69,8 @@ gboolean REAL_NAME(mla_pack_backward)(const OpRun *run, GError **error)
             for (int64_t j = 0; dk != NULL && j < attr->rope_dim; j++) {
                 dshared[j] += dk[attr->nope_dim + j];
             }
-            op_count_bytes(run, (double)attr->rope_dim, elem * attr->rope_dim, head % attr->heads == 0 ? elem * attr->rope_dim : 0);
+            op_count_bytes(run, (double)attr->rope_dim, elem * attr->rope_dim,
+                           head % attr->heads == 0 ? elem * attr->rope_dim : 0);
         }
     }
     return TRUE;
@@ -110,7 +112,8 @@ static void mla_pack_forward_cost(const OpView *view, OpCost *ret_cost)
         op_cost_stream(ret_cost, WORK_STRIDED, 0, op_out_bytes(view, 1), op_out_bytes(view, 1));
         return;
     }
-    op_cost_stream(ret_cost, WORK_ELEMENTWISE, 0, op_in_bytes(view, 0) + op_in_bytes(view, 1), op_out_bytes(view, 0) + op_out_bytes(view, 1));
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, 0, op_in_bytes(view, 0) + op_in_bytes(view, 1),
+                   op_out_bytes(view, 0) + op_out_bytes(view, 1));
 }
 
 /*
@@ -130,7 +133,8 @@ static void mla_pack_backward_cost(const OpView *view, OpCost *ret_cost)
         return;
     }
     if (!view->op->eager) {
-        op_cost_stream(ret_cost, WORK_ELEMENTWISE, adds, (dkv ? kv : 0) + (dkr ? rope : 0), (dkv ? kv : 0) + (dkr ? op_in_bytes(view, 1) : 0));
+        op_cost_stream(ret_cost, WORK_ELEMENTWISE, adds, (dkv ? kv : 0) + (dkr ? rope : 0),
+                       (dkv ? kv : 0) + (dkr ? op_in_bytes(view, 1) : 0));
         return;
     }
     if (dkr) {
@@ -148,7 +152,10 @@ static gboolean mla_pack_sample(int idx, Graph *graph, RowCounts *rows)
         int64_t rows;
         MlaPackAttr attr;
         gboolean kv_grad, rope_grad;
-    } samples[] = {{5, {3, 4, 2, 5}, TRUE, TRUE}, {1, {1, 1, 1, 1}, TRUE, TRUE}, {4, {2, 3, 3, 2}, TRUE, FALSE}, {3, {2, 1, 4, 3}, FALSE, TRUE}};
+    } samples[] = {{5, {3, 4, 2, 5}, TRUE, TRUE},
+                   {1, {1, 1, 1, 1}, TRUE, TRUE},
+                   {4, {2, 3, 3, 2}, TRUE, FALSE},
+                   {3, {2, 1, 4, 3}, FALSE, TRUE}};
     if (idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;
     }

@@ -20,7 +20,8 @@ gboolean REAL_NAME(residual_add_forward)(const OpRun *run, GError **error)
     for (int64_t i = 0; i < n; i++) {
         sum[i] = x[i] + scale * y[i];
     }
-    op_count_bytes(run, attr->scale == 1 ? (double)n : 2 * (double)n, 2 * op_out_bytes(run->view, 0), op_out_bytes(run->view, 0));
+    op_count_bytes(run, attr->scale == 1 ? (double)n : 2 * (double)n, 2 * op_out_bytes(run->view, 0),
+                   op_out_bytes(run->view, 0));
     return TRUE;
 }
 

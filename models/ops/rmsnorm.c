@@ -46,7 +46,8 @@ gboolean REAL_NAME(rmsnorm_forward)(const OpRun *run, GError **error)
 }
 
 /* dx = r (g - xhat mean(xhat g)) with g = dy w: kernels.md 1.1. */
-static void input_gradient(const RmsnormAttr *attr, const real *xhat, const real *weight, const real *dy, real inverse, real *dx)
+static void input_gradient(const RmsnormAttr *attr, const real *xhat, const real *weight, const real *dy, real inverse,
+                           real *dx)
 {
     real sum = 0;
     for (int64_t j = 0; j < attr->width; j++) {
@@ -206,7 +207,8 @@ static gboolean rmsnorm_sample(int idx, Graph *graph, RowCounts *rows)
     graph->freeze_base = samples[idx].frozen;
     int64_t width = samples[idx].heads * samples[idx].width;
     int x = graph_add_input(graph, "x", ROWS_TOKENS, width, graph->compute, samples[idx].needs_grad);
-    graph_add_output(graph, rmsnorm_add(graph, "norm", x, samples[idx].width, samples[idx].eps, samples[idx].zero_centered));
+    graph_add_output(graph,
+                     rmsnorm_add(graph, "norm", x, samples[idx].width, samples[idx].eps, samples[idx].zero_centered));
     return TRUE;
 }
 

@@ -59,7 +59,9 @@ static void rotate(const OpRun *run, int sign, const real *x, real *y)
     int64_t pairs = attr->rotary_dim / 2;
     int64_t width = attr->heads * attr->head_dim;
     int64_t row_bytes = width * op_in_elem_bytes(view, IN_X);
-    int64_t position_bytes = view->op->inputs[IN_POSITIONS] >= 0 ? op_in_elem_bytes(view, IN_POSITIONS) * op_in(view, IN_POSITIONS)->width : 0;
+    int64_t position_bytes = view->op->inputs[IN_POSITIONS] >= 0
+                                 ? op_in_elem_bytes(view, IN_POSITIONS) * op_in(view, IN_POSITIONS)->width
+                                 : 0;
     g_autofree double *scales = g_new(double, (gsize)pairs);
     g_autofree double *angles = g_new(double, (gsize)pairs);
     for (int64_t i = 0; i < pairs; i++) {
@@ -135,15 +137,16 @@ static double rope_flops(const OpView *view)
 static void fused_cost(const OpView *view, OpCost *ret_cost)
 {
     int64_t positions = view->op->inputs[1] >= 0 ? op_in_bytes(view, 1) : 0;
-    op_cost_stream(ret_cost, WORK_ELEMENTWISE, rope_flops(view), op_in_bytes(view, 0) + positions, op_out_bytes(view, 0));
+    op_cost_stream(ret_cost, WORK_ELEMENTWISE, rope_flops(view), op_in_bytes(view, 0) + positions,
+                   op_out_bytes(view, 0));
 }
 
 /* What sizes the eager chain: the tensor and half of its rotated part. */
 typedef struct RopeSize {
-    int64_t full, half;   /* bytes */
-    int64_t n;            /* numbers in a half */
-    int64_t angles;       /* tokens of a sequence x pairs */
-    int64_t table;        /* bytes of the cosines */
+    int64_t full, half; /* bytes */
+    int64_t n;          /* numbers in a half */
+    int64_t angles;     /* tokens of a sequence x pairs */
+    int64_t table;      /* bytes of the cosines */
     int64_t length, pairs;
 } RopeSize;
 
@@ -247,7 +250,8 @@ static gboolean rope_sample(int idx, Graph *graph, RowCounts *rows)
     int x = graph_add_input(graph, "x", ROWS_TOKENS, attr->heads * attr->head_dim, graph->compute, TRUE);
     int positions = -1;
     if (samples[idx].positions) {
-        positions = graph_add_input(graph, "positions", ROWS_TOKENS, attr->planar ? 2 : 1, attr->planar ? DTYPE_FP32 : DTYPE_INT64, FALSE);
+        positions = graph_add_input(graph, "positions", ROWS_TOKENS, attr->planar ? 2 : 1,
+                                    attr->planar ? DTYPE_FP32 : DTYPE_INT64, FALSE);
     }
     graph_add_output(graph, rope_add(graph, "rope", x, positions, attr));
     return TRUE;

@@ -14,8 +14,8 @@ typedef struct RopeAttr {
     int64_t offset;     /* first rotated number of a head: MLA's queries rotate their last ones */
     int64_t rotary_dim; /* how many are rotated; even */
     double base;
-    RopeLayout layout;  /* ROPE_HALF or ROPE_INTERLEAVED */
-    gboolean planar;    /* two-dimensional positions; layout must be ROPE_INTERLEAVED */
+    RopeLayout layout; /* ROPE_HALF or ROPE_INTERLEAVED */
+    gboolean planar;   /* two-dimensional positions; layout must be ROPE_INTERLEAVED */
 } RopeAttr;
 
 /*

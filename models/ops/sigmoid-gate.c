@@ -1,21 +1,15 @@
 #include "models/ops/sigmoid-gate.h"
 
-#include <math.h>
-
 #include "models/op-name.h"
 #include "models/op.h"
+#include "models/real-math.h"
 #include "models/real.h"
 #include "models/values.h"
 
 REAL_DECLARE(sigmoid_gate_forward);
 REAL_DECLARE(sigmoid_gate_backward);
 
-static real sigmoid(real z)
-{
-    return (real)(1 / (1 + exp(-(double)z)));
-}
-
-/* Calls of both passes go gate by gate; a gate serves `run_width` numbers. */
+/* Numbers that one gate serves. */
 static int64_t gate_width(const OpRun *run)
 {
     return op_in(run->view, 0)->width / op_in(run->view, 1)->width;
@@ -30,7 +24,7 @@ gboolean REAL_NAME(sigmoid_gate_forward)(const OpRun *run, GError **error)
     for (int64_t g = 0; g < tensor_numel(run->in[1]); g++) {
         const real *x = values_in(run, 0) + g * width;
         real *y = values_out(run, 0) + g * width;
-        real s = sigmoid(gates[g]);
+        real s = real_sigmoid(gates[g]);
         for (int64_t j = 0; j < width; j++) {
             y[j] = x[j] * s;
         }
@@ -57,7 +51,7 @@ gboolean REAL_NAME(sigmoid_gate_backward)(const OpRun *run, GError **error)
     int64_t n_gates = tensor_numel(run->dout[0]) / width;
     for (int64_t g = 0; g < n_gates; g++) {
         const real *dy = values_dout(run, 0) + g * width;
-        real s = run->aux[0] != NULL ? values_aux(run, 0)[g] : sigmoid(values_in(run, 1)[g]);
+        real s = run->aux[0] != NULL ? values_aux(run, 0)[g] : real_sigmoid(values_in(run, 1)[g]);
         real sum = 0;
         for (int64_t j = 0; j < width; j++) {
             if (dgate) {
@@ -161,7 +155,8 @@ static void sigmoid_gate_backward_cost(const OpView *view, OpCost *ret_cost)
         eager_backward_cost(view, ret_cost);
     } else if (dx || dgate) {
         double flops = gates + (dx ? n : 0) + (dgate ? (gate < x ? 2 : 1) * n + 3 * gates : 0);
-        op_cost_stream(ret_cost, WORK_ELEMENTWISE, flops, x + gate + (dgate ? x : 0), (dx ? x : 0) + (dgate ? gate : 0));
+        op_cost_stream(ret_cost, WORK_ELEMENTWISE, flops, x + gate + (dgate ? x : 0),
+                       (dx ? x : 0) + (dgate ? gate : 0));
     }
 }
 
@@ -170,7 +165,11 @@ static gboolean sigmoid_gate_sample(int idx, Graph *graph, RowCounts *rows)
     static const struct {
         int64_t rows, width, gates;
         gboolean x_grad, gate_grad;
-    } samples[] = {{5, 6, 6, TRUE, TRUE}, {1, 1, 1, TRUE, TRUE}, {4, 6, 2, TRUE, TRUE}, {3, 5, 1, FALSE, TRUE}, {3, 4, 4, TRUE, FALSE}};
+    } samples[] = {{5, 6, 6, TRUE, TRUE},
+                   {1, 1, 1, TRUE, TRUE},
+                   {4, 6, 2, TRUE, TRUE},
+                   {3, 5, 1, FALSE, TRUE},
+                   {3, 4, 4, TRUE, FALSE}};
     if (idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;
     }

@@ -1,12 +1,13 @@
 #include "models/ops/sparse-attention.h"
 
-#include <string.h>
 #include <math.h>
+#include <string.h>
 
 #include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/op.h"
 #include "models/ops/dsa-indexer.h"
+#include "models/ops/sparse-core.h"
 #include "models/real.h"
 #include "models/sequences.h"
 #include "models/values.h"
@@ -18,26 +19,13 @@ REAL_DECLARE(sparse_attention_backward);
 enum { IN_Q, IN_K, IN_V, IN_SEL, OUT_O = 0, OUT_LSE, OUT_Q_ABS };
 enum { IN_LATENT = IN_K, IN_K_ROPE = IN_V }; /* absorbed */
 
-/* What the core attends with: keys in two parts, of which the second is shared by all heads. */
-typedef struct SparseCore {
-    int64_t tokens, heads, kv_heads;
-    int64_t main_dim, tail_dim, v_dim;
-    int64_t top_k;
-    real scale;
-    const real *q, *k, *k_tail, *v; /* k: [tokens, kv_heads, main_dim], k_tail: [tokens, tail_dim], v: [tokens, kv_heads, v_dim] */
-    const int64_t *sel;
-} SparseCore;
-
-/* Gradients that the core adds to; in the absorbed form k and v are the same tensor. NULL: not wanted. */
-typedef struct SparseGradient {
-    real *q, *k, *k_tail, *v;
-} SparseGradient;
-
 static SparseCore core_of(const OpRun *run, const real *q_abs)
 {
     const SparseAttentionAttr *attr = run->view->op->attr;
-    SparseCore core = {
-        .tokens = values_rows(run, IN_Q), .heads = attr->heads, .scale = (real)attr->scale, .sel = values_ids(run, IN_SEL)};
+    SparseCore core = {.tokens = values_rows(run, IN_Q),
+                       .heads = attr->heads,
+                       .scale = (real)attr->scale,
+                       .sel = values_ids(run, IN_SEL)};
     core.top_k = op_in(run->view, IN_SEL)->width;
     core.k = values_in(run, IN_K);
     if (attr->latent > 0) {
@@ -58,39 +46,11 @@ static SparseCore core_of(const OpRun *run, const real *q_abs)
     return core;
 }
 
-static int64_t q_dim(const SparseCore *core)
-{
-    return core->main_dim + core->tail_dim;
-}
-
 /* Numbers that are fetched for one selected key: all of it once, for every head that shares it. */
 static int64_t key_numbers(const OpRun *run, const SparseCore *core)
 {
     const SparseAttentionAttr *attr = run->view->op->attr;
     return attr->latent > 0 ? q_dim(core) : core->kv_heads * (core->main_dim + core->v_dim);
-}
-
-static const real *key_of(const SparseCore *core, int64_t token, int64_t head)
-{
-    return core->k + (token * core->kv_heads + head / (core->heads / core->kv_heads)) * core->main_dim;
-}
-
-static int64_t value_at(const SparseCore *core, int64_t token, int64_t head)
-{
-    return (token * core->kv_heads + head / (core->heads / core->kv_heads)) * core->v_dim;
-}
-
-static real scaled_score(const SparseCore *core, const real *q, int64_t token, int64_t head)
-{
-    const real *k = key_of(core, token, head);
-    real sum = 0;
-    for (int64_t d = 0; d < core->main_dim; d++) {
-        sum += q[d] * k[d];
-    }
-    for (int64_t d = 0; d < core->tail_dim; d++) {
-        sum += q[core->main_dim + d] * core->k_tail[token * core->tail_dim + d];
-    }
-    return sum * core->scale;
 }
 
 /* How many keys a token has: they stand in front; checks that each is one of the batch. */
@@ -102,37 +62,12 @@ static gboolean n_selected(const SparseCore *core, int64_t t, int64_t *ret_n, GE
         n++;
     }
     if (n == 0 || (n < core->top_k && sel[n] >= core->tokens)) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "token %" G_GINT64_FORMAT " selects no key, or one past the last", t);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                    "token %" G_GINT64_FORMAT " selects no key, or one past the last", t);
         return FALSE;
     }
     *ret_n = n;
     return TRUE;
-}
-
-/* One head of one token: z and log-sum-exp; p is scratch for top_k numbers. */
-static real attend(const SparseCore *core, int64_t t, int64_t head, int64_t n, real *p, real *z)
-{
-    const int64_t *sel = core->sel + t * core->top_k;
-    const real *q = core->q + (t * core->heads + head) * q_dim(core);
-    real max = 0;
-    real sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        p[i] = scaled_score(core, q, sel[i], head);
-        max = i == 0 ? p[i] : MAX(max, p[i]);
-    }
-    values_zero(z, core->v_dim);
-    for (int64_t i = 0; i < n; i++) {
-        const real *v = core->v + value_at(core, sel[i], head);
-        real e = REAL_EXP(p[i] - max);
-        sum += e;
-        for (int64_t j = 0; j < core->v_dim; j++) {
-            z[j] += e * v[j];
-        }
-    }
-    for (int64_t j = 0; j < core->v_dim; j++) {
-        z[j] /= sum;
-    }
-    return max + REAL_LOG(sum);
 }
 
 static gboolean core_forward(const OpRun *run, const SparseCore *core, real *z, GError **error)
@@ -156,49 +91,9 @@ static gboolean core_forward(const OpRun *run, const SparseCore *core, real *z, 
     return TRUE;
 }
 
-static void add_scaled(real *to, real factor, const real *x, int64_t n)
-{
-    for (int64_t j = 0; to != NULL && j < n; j++) {
-        to[j] += factor * x[j];
-    }
-}
-
-static real dot(const real *x, const real *y, int64_t n)
-{
-    real sum = 0;
-    for (int64_t j = 0; j < n; j++) {
-        sum += x[j] * y[j];
-    }
-    return sum;
-}
-
-/* One head of one token: gradients through every selected key (kernels.md 1.5). */
-static void attend_backward(const SparseCore *core, int64_t row, int64_t n, real lse, const real *z, const real *dz, const SparseGradient *to)
-{
-    int64_t t = row / core->heads;
-    int64_t head = row % core->heads;
-    const int64_t *sel = core->sel + t * core->top_k;
-    const real *q = core->q + row * q_dim(core);
-    real *dq = to->q != NULL ? to->q + row * q_dim(core) : NULL;
-    real product = dot(dz, z, core->v_dim);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t v_at = value_at(core, sel[i], head);
-        int64_t tail_at = sel[i] * core->tail_dim;
-        const real *k = key_of(core, sel[i], head);
-        real p = REAL_EXP(scaled_score(core, q, sel[i], head) - lse);
-        real ds = p * (dot(dz, core->v + v_at, core->v_dim) - product) * core->scale;
-        add_scaled(dq, ds, k, core->main_dim);
-        add_scaled(to->k != NULL ? to->k + (k - core->k) : NULL, ds, q, core->main_dim);
-        add_scaled(to->v != NULL ? to->v + v_at : NULL, p, dz, core->v_dim);
-        if (core->tail_dim > 0) {
-            add_scaled(dq != NULL ? dq + core->main_dim : NULL, ds, core->k_tail + tail_at, core->tail_dim);
-            add_scaled(to->k_tail != NULL ? to->k_tail + tail_at : NULL, ds, q + core->main_dim, core->tail_dim);
-        }
-    }
-}
-
 /* Tokens in ascending order, so that sums over the selecting tokens are reproducible. */
-static gboolean core_backward(const OpRun *run, const SparseCore *core, const real *z, const real *dz, const SparseGradient *to, GError **error)
+static gboolean core_backward(const OpRun *run, const SparseCore *core, const real *z, const real *dz,
+                              const SparseGradient *to, GError **error)
 {
     int64_t elem = op_in_elem_bytes(run->view, IN_Q);
     int64_t key = key_numbers(run, core);
@@ -209,9 +104,11 @@ static gboolean core_backward(const OpRun *run, const SparseCore *core, const re
         }
         for (int64_t h = 0; h < core->heads; h++) {
             int64_t row = t * core->heads + h;
-            attend_backward(core, row, n, values_out(run, OUT_LSE)[row], z + row * core->v_dim, dz + row * core->v_dim, to);
+            attend_backward(core, row, n, values_out(run, OUT_LSE)[row], z + row * core->v_dim, dz + row * core->v_dim,
+                            to);
             double pair = 6 * (double)q_dim(core) + 4 * (double)core->v_dim + 6;
-            op_count_bytes(run, pair * (double)n + 2 * (double)core->v_dim, elem * (q_dim(core) + 2 * core->v_dim), elem * q_dim(core));
+            op_count_bytes(run, pair * (double)n + 2 * (double)core->v_dim, elem * (q_dim(core) + 2 * core->v_dim),
+                           elem * q_dim(core));
         }
         op_count_bytes(run, 0, (elem + 4) * n * key, 4 * n * key); /* fetched; sums in fp32 read and written */
     }
@@ -233,7 +130,8 @@ static void head_products(const OpRun *run, const HeadProduct *p, const real *a,
     const Matmul *s = &p->shape;
     for (int64_t h = 0; h < attr->heads; h++) {
         REAL_NAME(matmul)(s, a + h * p->a_head, b + h * p->b_head, c + h * p->c_head);
-        op_count_bytes(run, 2 * (double)s->m * (double)s->n * (double)s->k, elem * (s->m + s->n) * s->k, elem * s->m * s->n);
+        op_count_bytes(run, 2 * (double)s->m * (double)s->n * (double)s->k, elem * (s->m + s->n) * s->k,
+                       elem * s->m * s->n);
     }
 }
 
@@ -278,16 +176,22 @@ static gboolean absorbed_forward(const OpRun *run, GError **error)
     real *q_abs = values_out(run, OUT_Q_ABS);
     g_autofree real *scratch = run->aux[0] == NULL ? g_new(real, (gsize)(s.tokens * s.z_row)) : NULL;
     real *z = run->aux[0] != NULL ? values_aux(run, 0) : scratch;
-    HeadProduct absorb = {{.m = s.tokens, .n = s.c, .k = s.nope, .lda = s.q_row, .ldb = s.c, .ldc = s.qa_row, .alpha = 1},
-                          attr->head_dim, s.w_head, s.c + s.rope};
+    HeadProduct absorb = {
+        {.m = s.tokens, .n = s.c, .k = s.nope, .lda = s.q_row, .ldb = s.c, .ldc = s.qa_row, .alpha = 1},
+        attr->head_dim,
+        s.w_head,
+        s.c + s.rope};
     head_products(run, &absorb, values_in(run, IN_Q), weight, q_abs);
     copy_rope_part(run, run->in[IN_Q]->data, q_abs, FALSE);
     SparseCore core = core_of(run, q_abs);
     if (!core_forward(run, &core, z, error)) {
         return FALSE;
     }
-    HeadProduct project = {{.m = s.tokens, .n = s.v, .k = s.c, .trans_b = TRUE, .lda = s.z_row, .ldb = s.c, .ldc = s.o_row, .alpha = 1},
-                           s.c, s.w_head, s.v};
+    HeadProduct project = {
+        {.m = s.tokens, .n = s.v, .k = s.c, .trans_b = TRUE, .lda = s.z_row, .ldb = s.c, .ldc = s.o_row, .alpha = 1},
+        s.c,
+        s.w_head,
+        s.v};
     head_products(run, &project, z, weight + s.nope * s.c, values_out(run, OUT_O));
     return TRUE;
 }
@@ -311,24 +215,58 @@ static gboolean absorbed_backward(const OpRun *run, GError **error)
     const real *z = values_aux(run, 0);
     g_autofree real *dz = g_new(real, (gsize)(s.tokens * s.z_row) + 1);
     g_autofree real *dq_abs = g_new0(real, (gsize)(s.tokens * s.qa_row) + 1);
-    HeadProduct to_z = {{.m = s.tokens, .n = s.c, .k = s.v, .lda = s.o_row, .ldb = s.c, .ldc = s.z_row, .alpha = 1}, s.v, s.w_head, s.c};
+    HeadProduct to_z = {{.m = s.tokens, .n = s.c, .k = s.v, .lda = s.o_row, .ldb = s.c, .ldc = s.z_row, .alpha = 1},
+                        s.v,
+                        s.w_head,
+                        s.c};
     head_products(run, &to_z, dout, weight + s.nope * s.c, dz);
     SparseCore core = core_of(run, values_out(run, OUT_Q_ABS));
-    SparseGradient to = {.q = dq_abs, .k = values_din(run, IN_LATENT), .k_tail = values_din(run, IN_K_ROPE), .v = values_din(run, IN_LATENT)};
+    SparseGradient to = {.q = dq_abs,
+                         .k = values_din(run, IN_LATENT),
+                         .k_tail = values_din(run, IN_K_ROPE),
+                         .v = values_din(run, IN_LATENT)};
     if (!core_backward(run, &core, z, dz, &to, error)) {
         return FALSE;
     }
     if (run->dparam[0] != NULL) {
-        HeadProduct dv = {{.m = s.v, .n = s.c, .k = s.tokens, .trans_a = TRUE, .lda = s.o_row, .ldb = s.z_row, .ldc = s.c, .alpha = 1}, s.v, s.c, s.w_head};
-        HeadProduct dk = {{.m = s.nope, .n = s.c, .k = s.tokens, .trans_a = TRUE, .lda = s.q_row, .ldb = s.qa_row, .ldc = s.c, .alpha = 1},
-                          attr->head_dim, s.c + s.rope, s.w_head};
+        HeadProduct dv = {{.m = s.v,
+                           .n = s.c,
+                           .k = s.tokens,
+                           .trans_a = TRUE,
+                           .lda = s.o_row,
+                           .ldb = s.z_row,
+                           .ldc = s.c,
+                           .alpha = 1},
+                          s.v,
+                          s.c,
+                          s.w_head};
+        HeadProduct dk = {{.m = s.nope,
+                           .n = s.c,
+                           .k = s.tokens,
+                           .trans_a = TRUE,
+                           .lda = s.q_row,
+                           .ldb = s.qa_row,
+                           .ldc = s.c,
+                           .alpha = 1},
+                          attr->head_dim,
+                          s.c + s.rope,
+                          s.w_head};
         head_products(run, &dv, dout, z, values_dparam(run, 0) + s.nope * s.c);
         head_products(run, &dk, values_in(run, IN_Q), dq_abs, values_dparam(run, 0));
     }
     g_autofree real *unwanted = run->din[IN_Q] == NULL ? g_new(real, (gsize)(s.tokens * s.q_row) + 1) : NULL;
     real *dq = run->din[IN_Q] != NULL ? values_din(run, IN_Q) : unwanted;
-    HeadProduct to_q = {{.m = s.tokens, .n = s.nope, .k = s.c, .trans_b = TRUE, .lda = s.qa_row, .ldb = s.c, .ldc = s.q_row, .alpha = 1},
-                        s.c + s.rope, s.w_head, attr->head_dim};
+    HeadProduct to_q = {{.m = s.tokens,
+                         .n = s.nope,
+                         .k = s.c,
+                         .trans_b = TRUE,
+                         .lda = s.qa_row,
+                         .ldb = s.c,
+                         .ldc = s.q_row,
+                         .alpha = 1},
+                        s.c + s.rope,
+                        s.w_head,
+                        attr->head_dim};
     head_products(run, &to_q, dq_abs, weight, dq);
     copy_rope_part(run, dq, dq_abs, TRUE);
     return TRUE;
@@ -362,7 +300,8 @@ static SparseAttentionTensors outputs_add(Graph *graph, const char *name, Dtype 
     return t;
 }
 
-static SparseAttentionTensors sparse_add(Graph *graph, const char *name, int param, const int inputs[4], const SparseAttentionAttr *attr)
+static SparseAttentionTensors sparse_add(Graph *graph, const char *name, int param, const int inputs[4],
+                                         const SparseAttentionAttr *attr)
 {
     SparseAttentionAttr full = *attr;
     if (full.scale <= 0) {
@@ -383,7 +322,8 @@ static SparseAttentionTensors sparse_add(Graph *graph, const char *name, int par
     return t;
 }
 
-SparseAttentionTensors sparse_attention_add(Graph *graph, const char *name, int q, int k, int v, int sel, const SparseAttentionAttr *attr)
+SparseAttentionTensors sparse_attention_add(Graph *graph, const char *name, int q, int k, int v, int sel,
+                                            const SparseAttentionAttr *attr)
 {
     g_assert(attr->latent == 0 && attr->kv_heads > 0 && attr->heads % attr->kv_heads == 0);
     g_assert(graph_tensor(graph, k)->width == attr->kv_heads * attr->head_dim);
@@ -391,24 +331,26 @@ SparseAttentionTensors sparse_attention_add(Graph *graph, const char *name, int 
     return sparse_add(graph, name, -1, (int[]){q, k, v, sel}, attr);
 }
 
-SparseAttentionTensors sparse_mla_add(Graph *graph, const char *name, const char *param, const int inputs[4], const SparseAttentionAttr *attr)
+SparseAttentionTensors sparse_mla_add(Graph *graph, const char *name, const char *param, const int inputs[4],
+                                      const SparseAttentionAttr *attr)
 {
     int64_t rows = attr->heads * (attr->head_dim - attr->rope_dim + attr->v_dim);
     g_assert(attr->latent > 0 && attr->rope_dim > 0 && attr->rope_dim < attr->head_dim);
-    g_assert(graph_tensor(graph, inputs[1])->width == attr->latent && graph_tensor(graph, inputs[2])->width == attr->rope_dim);
+    g_assert(graph_tensor(graph, inputs[1])->width == attr->latent &&
+             graph_tensor(graph, inputs[2])->width == attr->rope_dim);
     int weight = graph_add_param(graph, op_name(param, "weight").text, PARAM_MATRIX, rows, attr->latent, 0);
     return sparse_add(graph, name, weight, inputs, attr);
 }
 
 /* What one run computes on, in the form its core sees: q of width d, gathered keys and values. */
 typedef struct SparseSize {
-    double rows;         /* tokens x heads */
-    double pairs;        /* selected keys, summed over tokens and heads */
-    double d, dv;        /* core: latent + rope and latent, or head_dim and v_dim */
+    double rows;  /* tokens x heads */
+    double pairs; /* selected keys, summed over tokens and heads */
+    double d, dv; /* core: latent + rope and latent, or head_dim and v_dim */
     int64_t tokens;
-    int64_t gathered;    /* numbers fetched: every selected key once for all heads that share it */
-    int64_t elem;        /* bytes of a number */
-    int64_t kv;          /* numbers of all keys and values */
+    int64_t gathered; /* numbers fetched: every selected key once for all heads that share it */
+    int64_t elem;     /* bytes of a number */
+    int64_t kv;       /* numbers of all keys and values */
 } SparseSize;
 
 static SparseSize sparse_size(const OpView *view)
@@ -419,7 +361,8 @@ static SparseSize sparse_size(const OpView *view)
     int64_t dv = absorbed ? attr->latent : attr->v_dim;
     int64_t key = absorbed ? d : attr->kv_heads * (d + dv); /* the latent is key and value at once */
     int64_t pairs = sequences_causal_pairs(view->rows, ROWS_TOKENS, op_in(view, 3)->width);
-    SparseSize s = {.tokens = op_rows(view, ROWS_TOKENS), .d = (double)d, .dv = (double)dv, .elem = op_in_elem_bytes(view, 0)};
+    SparseSize s = {
+        .tokens = op_rows(view, ROWS_TOKENS), .d = (double)d, .dv = (double)dv, .elem = op_in_elem_bytes(view, 0)};
     s.rows = (double)s.tokens * (double)attr->heads;
     s.pairs = (double)pairs * (double)attr->heads;
     s.gathered = pairs * key;
@@ -491,8 +434,8 @@ static void sparse_attention_forward_cost(const OpView *view, OpCost *ret_cost)
     if (attr->latent > 0) {
         add_rope_pass(view, head_gemm_cost(view, ret_cost, attr->latent, attr->head_dim - attr->rope_dim));
     }
-    Work *core = op_cost_stream(ret_cost, WORK_SPARSE_ATTENTION_FORWARD, flops, q + s.elem * s.gathered + op_in_bytes(view, 3),
-                                z + op_out_bytes(view, 1));
+    Work *core = op_cost_stream(ret_cost, WORK_SPARSE_ATTENTION_FORWARD, flops,
+                                q + s.elem * s.gathered + op_in_bytes(view, 3), z + op_out_bytes(view, 1));
     set_shape(view, core);
     ret_cost->pointwise_flops = 5 * s.pairs;
     if (attr->latent > 0) {
@@ -575,8 +518,10 @@ static gboolean sparse_attention_sample(int idx, Graph *graph, RowCounts *rows)
     int sel = dsa_indexer_add(graph, "indexer", iq, ik, iw, &select).sel;
     int q = graph_add_input(graph, "q", ROWS_TOKENS, attr->heads * attr->head_dim, graph->compute, TRUE);
     gboolean absorbed = attr->latent > 0;
-    int k = graph_add_input(graph, "k", ROWS_TOKENS, absorbed ? attr->latent : attr->kv_heads * attr->head_dim, graph->compute, TRUE);
-    int v = graph_add_input(graph, "v", ROWS_TOKENS, absorbed ? attr->rope_dim : attr->kv_heads * attr->v_dim, graph->compute, TRUE);
+    int k = graph_add_input(graph, "k", ROWS_TOKENS, absorbed ? attr->latent : attr->kv_heads * attr->head_dim,
+                            graph->compute, TRUE);
+    int v = graph_add_input(graph, "v", ROWS_TOKENS, absorbed ? attr->rope_dim : attr->kv_heads * attr->v_dim,
+                            graph->compute, TRUE);
     SparseAttentionTensors t = absorbed ? sparse_mla_add(graph, "attn", "kv_b_proj", (int[]){q, k, v, sel}, attr)
                                         : sparse_attention_add(graph, "attn", q, k, v, sel, attr);
     graph_add_output(graph, t.o);

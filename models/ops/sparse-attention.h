@@ -14,7 +14,7 @@
 
 typedef struct SparseAttentionAttr {
     int64_t heads, kv_heads;
-    int64_t head_dim, v_dim; /* absorbed: nope + rope, and v */
+    int64_t head_dim, v_dim;  /* absorbed: nope + rope, and v */
     int64_t latent, rope_dim; /* absorbed: c and r; plain: 0 */
     double scale;             /* 0 = head_dim^(-1/2) */
 } SparseAttentionAttr;
@@ -26,10 +26,12 @@ typedef struct SparseAttentionTensors {
 } SparseAttentionTensors;
 
 /* Adds the plain form over q, k, v and sel (dsa-indexer.h). */
-SparseAttentionTensors sparse_attention_add(Graph *graph, const char *name, int q, int k, int v, int sel, const SparseAttentionAttr *attr);
+SparseAttentionTensors sparse_attention_add(Graph *graph, const char *name, int q, int k, int v, int sel,
+                                            const SparseAttentionAttr *attr);
 
 /*
  * Adds the absorbed form over q [TOKENS, heads x head_dim], the normed latent c, the shared key k_rope and sel.
  * Parameter: PARAM.weight [heads x (head_dim - rope_dim + v_dim), latent], the layer's kv_b projection.
  */
-SparseAttentionTensors sparse_mla_add(Graph *graph, const char *name, const char *param, const int inputs[4], const SparseAttentionAttr *attr);
+SparseAttentionTensors sparse_mla_add(Graph *graph, const char *name, const char *param, const int inputs[4],
+                                      const SparseAttentionAttr *attr);

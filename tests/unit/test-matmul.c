@@ -128,7 +128,8 @@ static void test_choice(void **state)
     };
     (void)state;
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
-        check_int(matmul_choose(cases[i].level, cases[i].core, cases[i].blas_right, cases[i].blocked_right), cases[i].way);
+        check_int(matmul_choose(cases[i].level, cases[i].core, cases[i].blas_right, cases[i].blocked_right),
+                  cases[i].way);
     }
 }
 
