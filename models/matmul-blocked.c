@@ -55,13 +55,15 @@ static void *matmul_buffer(int64_t bytes)
 #define ZERO2        _mm256_setzero_pd
 #define SET2(from)   _mm256_broadcast_sd(from)
 #define LOAD2        _mm256_load_pd
-#define STORE2       _mm256_store_pd
+#define LOADU2       _mm256_loadu_pd
+#define STORE2       _mm256_storeu_pd
 #define FMA2         _mm256_fmadd_pd
 #define VEC3         __m512d
 #define ZERO3        _mm512_setzero_pd
 #define SET3         _mm512_set1_pd
 #define LOAD3        _mm512_load_pd
-#define STORE3       _mm512_store_pd
+#define LOADU3       _mm512_loadu_pd
+#define STORE3       _mm512_storeu_pd
 #define FMA3         _mm512_fmadd_pd
 #include "models/matmul-tile.h"
 #undef REAL
@@ -72,12 +74,14 @@ static void *matmul_buffer(int64_t bytes)
 #undef ZERO2
 #undef SET2
 #undef LOAD2
+#undef LOADU2
 #undef STORE2
 #undef FMA2
 #undef VEC3
 #undef ZERO3
 #undef SET3
 #undef LOAD3
+#undef LOADU3
 #undef STORE3
 #undef FMA3
 
@@ -89,12 +93,14 @@ static void *matmul_buffer(int64_t bytes)
 #define ZERO2        _mm256_setzero_ps
 #define SET2(from)   _mm256_broadcast_ss(from)
 #define LOAD2        _mm256_load_ps
-#define STORE2       _mm256_store_ps
+#define LOADU2       _mm256_loadu_ps
+#define STORE2       _mm256_storeu_ps
 #define FMA2         _mm256_fmadd_ps
 #define VEC3         __m512
 #define ZERO3        _mm512_setzero_ps
 #define SET3         _mm512_set1_ps
 #define LOAD3        _mm512_load_ps
-#define STORE3       _mm512_store_ps
+#define LOADU3       _mm512_loadu_ps
+#define STORE3       _mm512_storeu_ps
 #define FMA3         _mm512_fmadd_ps
 #include "models/matmul-tile.h"

@@ -6,73 +6,83 @@
  */
 
 /*
- * Tile kernels: c[rows][cols] = sum over k of a[k][row] b[k][col] for one panel of A and one of B. c is a dense tile.
+ * Tile kernels: c[row][col] += alpha times the sum over k of a[k][row] b[k][col], for one panel of A and one of B.
  */
-static void SUFFIX(tile_plain)(int64_t k, const REAL *a, const REAL *b, REAL *c)
+static void SUFFIX(tile_plain)(int64_t k, REAL alpha, const REAL *a, const REAL *b, REAL *c, int64_t ldc)
 {
-    REAL sum[PLAIN_M * PLAIN_N] = {0};
+    REAL sum[PLAIN_M][PLAIN_N] = {{0}};
     for (int64_t p = 0; p < k; p++) {
         for (int i = 0; i < PLAIN_M; i++) {
             for (int j = 0; j < PLAIN_N; j++) {
-                sum[i * PLAIN_N + j] += a[p * PLAIN_M + i] * b[p * PLAIN_N + j];
+                sum[i][j] += a[p * PLAIN_M + i] * b[p * PLAIN_N + j];
             }
         }
     }
-    memcpy(c, sum, sizeof sum);
+    for (int i = 0; i < PLAIN_M; i++) {
+        for (int j = 0; j < PLAIN_N; j++) {
+            c[i * ldc + j] += alpha * sum[i][j];
+        }
+    }
 }
 
 #if MATMUL_HAS_VECTORS
-__attribute__((target("avx2,fma"))) static void SUFFIX(tile_avx2)(int64_t k, const REAL *a, const REAL *b, REAL *c)
+__attribute__((target("avx2,fma"))) static void SUFFIX(tile_avx2)(int64_t k, REAL alpha, const REAL *a, const REAL *b,
+                                                                  REAL *c, int64_t ldc)
 {
     VEC2 sum[AVX2_M][2];
 #pragma GCC unroll 16
     for (int i = 0; i < AVX2_M; i++) {
         sum[i][0] = ZERO2();
         sum[i][1] = ZERO2();
+        __builtin_prefetch(c + i * ldc, 1);
     }
+#pragma GCC unroll 4
     for (int64_t p = 0; p < k; p++) {
-        VEC2 b0 = LOAD2(b);
-        VEC2 b1 = LOAD2(b + TILE_N2 / 2);
+        VEC2 b0 = LOAD2(b + p * TILE_N2);
+        VEC2 b1 = LOAD2(b + p * TILE_N2 + TILE_N2 / 2);
 #pragma GCC unroll 16
         for (int i = 0; i < AVX2_M; i++) {
-            VEC2 ai = SET2(a + i);
+            VEC2 ai = SET2(a + p * AVX2_M + i);
             sum[i][0] = FMA2(ai, b0, sum[i][0]);
             sum[i][1] = FMA2(ai, b1, sum[i][1]);
         }
-        a += AVX2_M;
-        b += TILE_N2;
     }
+    VEC2 factor = SET2(&alpha);
 #pragma GCC unroll 16
     for (int i = 0; i < AVX2_M; i++) {
-        STORE2(c + i * TILE_N2, sum[i][0]);
-        STORE2(c + i * TILE_N2 + TILE_N2 / 2, sum[i][1]);
+        REAL *row = c + i * ldc;
+        STORE2(row, FMA2(factor, sum[i][0], LOADU2(row)));
+        STORE2(row + TILE_N2 / 2, FMA2(factor, sum[i][1], LOADU2(row + TILE_N2 / 2)));
     }
 }
 
-__attribute__((target("avx512f"))) static void SUFFIX(tile_avx512)(int64_t k, const REAL *a, const REAL *b, REAL *c)
+__attribute__((target("avx512f"))) static void SUFFIX(tile_avx512)(int64_t k, REAL alpha, const REAL *a, const REAL *b,
+                                                                   REAL *c, int64_t ldc)
 {
     VEC3 sum[AVX512_M][2];
 #pragma GCC unroll 16
     for (int i = 0; i < AVX512_M; i++) {
         sum[i][0] = ZERO3();
         sum[i][1] = ZERO3();
+        __builtin_prefetch(c + i * ldc, 1);
     }
+#pragma GCC unroll 4
     for (int64_t p = 0; p < k; p++) {
-        VEC3 b0 = LOAD3(b);
-        VEC3 b1 = LOAD3(b + TILE_N3 / 2);
+        VEC3 b0 = LOAD3(b + p * TILE_N3);
+        VEC3 b1 = LOAD3(b + p * TILE_N3 + TILE_N3 / 2);
 #pragma GCC unroll 16
         for (int i = 0; i < AVX512_M; i++) {
-            VEC3 ai = SET3(a[i]);
+            VEC3 ai = SET3(a[p * AVX512_M + i]);
             sum[i][0] = FMA3(ai, b0, sum[i][0]);
             sum[i][1] = FMA3(ai, b1, sum[i][1]);
         }
-        a += AVX512_M;
-        b += TILE_N3;
     }
+    VEC3 factor = SET3(alpha);
 #pragma GCC unroll 16
     for (int i = 0; i < AVX512_M; i++) {
-        STORE3(c + i * TILE_N3, sum[i][0]);
-        STORE3(c + i * TILE_N3 + TILE_N3 / 2, sum[i][1]);
+        REAL *row = c + i * ldc;
+        STORE3(row, FMA3(factor, sum[i][0], LOADU3(row)));
+        STORE3(row + TILE_N3 / 2, FMA3(factor, sum[i][1], LOADU3(row + TILE_N3 / 2)));
     }
 }
 #endif
@@ -80,7 +90,7 @@ __attribute__((target("avx512f"))) static void SUFFIX(tile_avx512)(int64_t k, co
 /* Sizes and kernel of a level. */
 typedef struct SUFFIX(Tile) {
     int m, n;
-    void (*kernel)(int64_t k, const REAL *a, const REAL *b, REAL *c);
+    void (*kernel)(int64_t k, REAL alpha, const REAL *a, const REAL *b, REAL *c, int64_t ldc);
 } SUFFIX(Tile);
 
 static SUFFIX(Tile) SUFFIX(tile_of)(int level)
@@ -99,29 +109,47 @@ static SUFFIX(Tile) SUFFIX(tile_of)(int level)
 
 /*
  * Copies a block of `lines` x k numbers into panels of `width` lines: inside a panel the lines' k-th numbers are
- * neighbours. line_step and k_step are the distances in the source.
+ * neighbours. line_step and k_step are the distances in the source. Lines that lie along k are copied a few numbers at
+ * a time, so that what is written stays in the first-level cache.
  */
 static void SUFFIX(pack)(const REAL *src, int64_t lines, int64_t k, int64_t line_step, int64_t k_step, int width,
                          REAL *dst)
 {
-    for (int64_t first = 0; first < lines; first += width) {
+    enum { STRIP = 16 };
+    for (int64_t first = 0; first < lines; first += width, dst += k * width) {
         int n = (int)MIN(width, lines - first);
         const REAL *from = src + first * line_step;
         if (line_step == 1 && n == width) {
             for (int64_t p = 0; p < k; p++) {
                 memcpy(dst + p * width, from + p * k_step, (size_t)width * sizeof(REAL));
             }
-        } else {
-            if (n < width) {
-                memset(dst, 0, (size_t)(k * width) * sizeof(REAL));
-            }
+            continue;
+        }
+        if (n < width) {
+            memset(dst, 0, (size_t)(k * width) * sizeof(REAL));
+        }
+        for (int64_t strip = 0; strip < k; strip += STRIP) {
+            int64_t end = MIN(strip + STRIP, k);
             for (int i = 0; i < n; i++) {
-                for (int64_t p = 0; p < k; p++) {
+                for (int64_t p = strip; p < end; p++) {
                     dst[p * width + i] = from[i * line_step + p * k_step];
                 }
             }
         }
-        dst += k * width;
+    }
+}
+
+/* A tile at the edge: into a whole one first, of which the part that exists is added. */
+static void SUFFIX(edge_tile)(const SUFFIX(Tile) * tile, int64_t m, int64_t n, int64_t k, REAL alpha, const REAL *a,
+                              const REAL *b, REAL *c, int64_t ldc)
+{
+    REAL whole[TILE_MAX] __attribute__((aligned(64)));
+    memset(whole, 0, (size_t)(tile->m * tile->n) * sizeof(REAL));
+    tile->kernel(k, alpha, a, b, whole, tile->n);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            c[i * ldc + j] += whole[i * tile->n + j];
+        }
     }
 }
 
@@ -129,18 +157,14 @@ static void SUFFIX(pack)(const REAL *src, int64_t lines, int64_t k, int64_t line
 static void SUFFIX(multiply_block)(const SUFFIX(Tile) * tile, int64_t m, int64_t n, int64_t k, const REAL *a,
                                    const REAL *b, REAL *c, int64_t ldc, REAL alpha)
 {
-    REAL sum[TILE_MAX] __attribute__((aligned(64)));
     for (int64_t j = 0; j < n; j += tile->n) {
         int64_t n_cols = MIN(tile->n, n - j);
         for (int64_t i = 0; i < m; i += tile->m) {
             int64_t n_rows = MIN(tile->m, m - i);
-            tile->kernel(k, a + i * k, b + j * k, sum);
-            for (int64_t r = 0; r < n_rows; r++) {
-                REAL *to = c + (i + r) * ldc + j;
-                const REAL *from = sum + r * tile->n;
-                for (int64_t s = 0; s < n_cols; s++) {
-                    to[s] += alpha * from[s];
-                }
+            if (n_rows == tile->m && n_cols == tile->n) {
+                tile->kernel(k, alpha, a + i * k, b + j * k, c + i * ldc + j, ldc);
+            } else {
+                SUFFIX(edge_tile)(tile, n_rows, n_cols, k, alpha, a + i * k, b + j * k, c + i * ldc + j, ldc);
             }
         }
     }
