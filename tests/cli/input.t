@@ -170,3 +170,12 @@ $ moesim bad-device.json
 $ moesim no-file.json
 ! ~ moesim: *models/none.json: cannot read: No such file or directory*
 ? 2
+
+# A device without a peak for the compute type has no utilisation to be told; no other device's peak stands in.
+$ grep -v '"peak_bf16"' $SRC/hw/presets/h200-sxm.json > device.json; echo '{"model": "llama-3.1-8b", "cluster": {"file": "device.json"}}' > no-peak.json; moesim no-peak.json
+! ~ moesim: no-peak.json:1:*: cluster: *peak_bf16*
+? 2
+
+$ echo '{"model": "llama-3.1-8b", "cluster": {"preset": "v100"}}' > no-device.json; moesim no-device.json
+! ~ moesim: no-device.json:1:*: cluster: no hardware preset "v100"*
+? 2
