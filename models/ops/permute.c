@@ -111,6 +111,7 @@ static void permute_forward_cost(const OpView *view, OpCost *ret_cost)
     Work *gather = op_cost_stream(ret_cost, WORK_GATHER, 0, rows + s.slots * s.idx, rows);
     gather->m = s.slots;
     gather->n = s.width;
+    gather->k = s.n; /* different source rows: what a cache may hold */
 }
 
 /* Sum of the slots of a token. Eager: index_add of all slots into zeros; fused: one pass over the tokens. */

@@ -199,6 +199,7 @@ static void unpermute_backward_cost(const OpView *view, OpCost *ret_cost)
     Work *gather = op_cost_stream(ret_cost, WORK_GATHER, 0, rows + s.slots * s.idx, rows);
     gather->m = s.slots;
     gather->n = s.width;
+    gather->k = s.n; /* different source rows: what a cache may hold */
     if (to_rows) {
         op_cost_stream(ret_cost, WORK_STRIDED, n, rows + s.slots * s.b, rows);
     }

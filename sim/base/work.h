@@ -32,7 +32,7 @@ typedef struct Work {
      * groups, n, k, n_groups, and group_rows[n_groups] (borrowed) or NULL for an even split; for the weight
      * gradient m and n are the sizes of one group's result and k the rows over all groups. Attention, KDA and
      * scans: m = tokens, n = heads, k = head size of q and k, n_groups = sequences. Row-wise laws: m = rows, n = width.
-     * Sort, top-k: m = rows, n = row length, k = how many are wanted.
+     * Sort, top-k: m = rows, n = row length, k = how many are wanted. Gather: k = different source rows, 0 = all of them.
      */
     int64_t m, n, k;
     int64_t n_groups;
