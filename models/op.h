@@ -70,6 +70,7 @@ typedef struct OpAux {
 typedef struct OpSaved {
     guint32 inputs;
     guint32 outputs;
+    guint32 copied_outputs; /* outputs that a last kernel copies from an auxiliary tensor: a cache of results holds that */
     int n_aux;
     OpAux aux[OP_AUX_MAX];
 } OpSaved;

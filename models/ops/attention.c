@@ -332,6 +332,7 @@ static void attention_saved(const OpView *view, OpSaved *ret_saved)
     ret_saved->outputs = 2;
     if (copies_output(view)) {
         op_saved_aux(ret_saved, o->rows, o->width, o->dtype);
+        ret_saved->copied_outputs = 1;
     } else {
         ret_saved->outputs |= 1;
     }

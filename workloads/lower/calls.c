@@ -93,6 +93,7 @@ LayerPass lowering_pass(Lowering *lowering, const Graph *graph, const RowCounts 
                        .reshard = lowering->plan->reshard_after_forward,
                        .first_micro_batch = TRUE,
                        .dying_source = -1,
+                       .sources_are_shared = lowering->plan->model->attnres_block > 0,
                        .next_op = -1,
                        .cut_tensor = -1};
 }

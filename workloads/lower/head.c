@@ -97,7 +97,8 @@ void head_forward(StepState *state)
     } else if (last_flat >= 0) {
         emit_free(emitter, (Place){ARG_LAST_FLAT, FSDP_FLAT});
     }
-    pass.end_op = lowering->cut;
+    pass.end_op = lowering->cut > 0 ? lowering->cut : 0;
+    pass.dying_source = lowering_dying_source(head);
     if (lowering->cut >= 0) {
         head_find_cut(head, &pass.cut_tensor);
     }

@@ -42,7 +42,7 @@ static void free_unreached(Walk *walk, int end)
     for (int o = end; o < walk->end_op; o++) {
         const Op *op = graph_op(walk->graph, o);
         for (int i = 0; walk_keeps_op(walk, o) && i < op->n_outputs; i++) {
-            if (!walk_is_handed_on(walk, op->outputs[i]) && walk->refs[op->outputs[i]] == 0) {
+            if (!walk_is_handed_on(walk, op->outputs[i]) && !walk_is_copied(walk, o, op->outputs[i]) && walk->refs[op->outputs[i]] == 0) {
                 emit_free(walk->pass->emitter, (Place){ARG_FRAME, op->outputs[i]});
             }
         }
@@ -277,7 +277,7 @@ static void backward_finish_sources(Walk *walk)
             g_assert(grad_hold(walk, grad)->refs == 1);
             emit_move(walk->pass->emitter, grad, lasting);
         }
-        if ((int)i == walk->pass->dying_source) {
+        if ((int)i == walk->pass->dying_source && !walk->source_dies_early) {
             emit_free(walk->pass->emitter, (Place){ARG_SOURCES + (gint32)i, BOUNDARY_VALUE});
         }
     }

@@ -60,6 +60,21 @@ static void forward_experts(const Walk *walk)
     fsdp_wait(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN, pass->free_flat, pass->own_flat ? ARG_GROUP : -1);
 }
 
+/* The results of a kept operator come from the cache; what is only a copy of a cached one is copied again. */
+static void take_cached(Walk *walk, int o)
+{
+    const Op *op = graph_op(walk->graph, o);
+    for (int i = 0; i < op->n_outputs; i++) {
+        int64_t bytes = graph_tensor_bytes(graph_tensor(walk->graph, op->outputs[i]), walk->pass->rows);
+        if (!walk_is_copied(walk, o, op->outputs[i])) {
+            walk->alive[op->outputs[i]] = TRUE;
+            continue;
+        }
+        walk_alloc_tensor(walk, op->outputs[i]);
+        emit_bytes(walk->pass->emitter, STREAM_COMPUTE, WORK_STRIDED, bytes, bytes, 1, (int)op->kind);
+    }
+}
+
 void walk_forward(Walk *walk, int end_op)
 {
     const LayerPass *pass = walk->pass;
@@ -71,9 +86,7 @@ void walk_forward(Walk *walk, int end_op)
             forward_experts(walk);
         }
         if (is_cached) {
-            for (int i = 0; i < graph_op(walk->graph, o)->n_outputs; i++) {
-                walk->alive[graph_op(walk->graph, o)->outputs[i]] = TRUE;
-            }
+            take_cached(walk, o);
         } else {
             forward_op(walk, o);
         }
@@ -95,5 +108,8 @@ void layer_forward(const LayerPass *pass, SaveMode mode)
         emit_host(pass->emitter, pass->emitter->device->checkpoint_ns);
     }
     walk_forward(&walk, walk.end_op);
+    if (walk.source_dies_early) {
+        emit_free(pass->emitter, (Place){ARG_SOURCES + pass->dying_source, BOUNDARY_VALUE});
+    }
     walk_clear(&walk);
 }

@@ -45,7 +45,8 @@ typedef struct LayerPass {
     gboolean reshard;
     gboolean first_micro_batch;
     gboolean source_grads[OP_INPUTS_MAX]; /* a gradient of that source exists before the pass */
-    int dying_source;                     /* input of the graph that dies in this backward pass, or -1 */
+    int dying_source;          /* input of the graph that no earlier layer reads, or -1; it dies in backward at the latest */
+    gboolean sources_are_shared; /* later layers may read it, too (attention residuals) */
     gboolean reduce_pending;              /* a reduce buffer of an earlier group waits at ARG_LAST_REDUCE */
     gboolean own_flat;         /* the layer's own flat buffer dies at the experts' wait (implicit prefetch) */
     AllToAll exchange;

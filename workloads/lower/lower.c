@@ -92,6 +92,7 @@ static int forward_segment(StepState *state, int64_t layer)
         fsdp_unshard(emitter, lowering->layers[layer + 1].group, ARG_NEXT, ARG_NEXT_TOKEN);
     }
     pass.experts = lowering->experts[layer].group;
+    pass.dying_source = lowering_dying_source(graph);
     pass.own_flat = !explicit_prefetch && fsdp_has_flat(site->group);
     pass.exchange = lowering->exchanges[layer];
     layer_forward(&pass, lowering->mode);

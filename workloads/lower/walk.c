@@ -161,6 +161,8 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
             }
         }
     }
+    walk->source_dies_early = pass->dying_source >= 0 && !pass->sources_are_shared && mode == SAVE_ALL &&
+                              walk->refs[g_array_index(graph->inputs, int, pass->dying_source)] == 0;
 }
 
 void walk_clear(Walk *walk)
@@ -180,6 +182,23 @@ gboolean walk_keeps_op(const Walk *walk, int op)
     return op >= 0 && walk->pass->keep[op_class(graph_op(walk->graph, op)->kind)->keep];
 }
 
+/* Whether SAVE_SELECTED keeps a tensor: the result of a kept operator, unless that can be copied again. */
+static gboolean walk_keeps_result(const Walk *walk, int tensor)
+{
+    int producer = graph_tensor(walk->graph, tensor)->producer;
+    return walk_keeps_op(walk, producer) && !walk_is_copied(walk, producer, tensor);
+}
+
+gboolean walk_is_copied(const Walk *walk, int op, int tensor)
+{
+    for (int i = 0; i < graph_op(walk->graph, op)->n_outputs; i++) {
+        if (graph_op(walk->graph, op)->outputs[i] == tensor) {
+            return walk->saved[op].copied_outputs >> i & 1u;
+        }
+    }
+    return FALSE;
+}
+
 gboolean walk_outlives(const Walk *walk, int tensor)
 {
     if (walk_is_external(walk, tensor)) {
@@ -192,7 +211,7 @@ gboolean walk_outlives(const Walk *walk, int tensor)
     case SAVE_ALL:
         return walk->refs[tensor] > 0;
     case SAVE_SELECTED:
-        return walk->in_recompute ? walk->refs[tensor] > 0 : walk_keeps_op(walk, graph_tensor(walk->graph, tensor)->producer);
+        return walk->in_recompute ? walk->refs[tensor] > 0 : walk_keeps_result(walk, tensor);
     case SAVE_NONE:
     case SAVE_RECOMPUTE:
     default:

@@ -21,6 +21,7 @@ typedef struct Walk {
     gint16 *uses;        /* by tensor: readers still to come */
     gint16 *refs;        /* by tensor: backward operators that will read it */
     gboolean *alive;     /* by tensor */
+    gboolean source_dies_early; /* nobody keeps the dying source for backward: it dies with the forward pass */
     Place *grad;         /* by tensor; idx -1 = none */
     GArray *held;        /* GradHold */
 } Walk;
@@ -56,6 +57,9 @@ void walk_clear(Walk *walk);
 
 /* Whether an operator's results stay under SAVE_SELECTED. */
 gboolean walk_keeps_op(const Walk *walk, int op);
+
+/* Whether an output of an operator is a copy of an auxiliary tensor, which is kept in its stead. */
+gboolean walk_is_copied(const Walk *walk, int op, int tensor);
 
 /* Whether a tensor outlives its last reader in a forward pass. */
 gboolean walk_outlives(const Walk *walk, int tensor);

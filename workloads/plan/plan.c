@@ -357,12 +357,14 @@ static void read_optimizer(Plan *plan, JsonObject *root)
     static const char *const moments[] = {"fp32", "bf16", "int8"};
     static const Dtype moment_types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_INT8};
     JsonObject *object = json_object_child(root, "optimizer");
-    plan->moments = DTYPE_FP32;
+    /* torch's AdamW keeps its moments in the parameters' type */
+    int or_else = plan->parameters == DTYPE_BF16 ? 1 : 0;
+    plan->moments = moment_types[or_else];
     if (object == NULL) {
         return;
     }
     refuse_choice(object, "kind", kinds, 2);
-    plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, 0)];
+    plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, or_else)];
     json_object_end(object);
 }
 
@@ -550,8 +552,8 @@ static void plan_read(Plan *plan, JsonObject *root, const char *base_dir)
     read_moe(root);
     read_memory(plan, root);
     read_loss(plan, root);
-    read_optimizer(plan, root);
     read_precision(plan, root);
+    read_optimizer(plan, root);
     read_kernels(plan, root);
     if (json_object_ok(root)) {
         plan_check(plan, root);

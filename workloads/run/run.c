@@ -235,8 +235,15 @@ static void fill_parameters(const Run *run, Result *result)
 
 static void fill_moe(const Run *run, Result *result)
 {
-    result->expert_load_max_over_mean = run->plan->model->n_experts > 0 ? 1 : NAN;
-    result->rank_load_max_over_mean = result->expert_load_max_over_mean;
+    const Model *model = run->plan->model;
+    result->expert_load_max_over_mean = result->rank_load_max_over_mean = model->n_experts > 0 ? 1 : NAN;
+    if (run->routing == NULL && model->n_experts > 0) {
+        /* equal in expectation over ranks; single experts spread as random router weights make them */
+        RoutingSpec spec = routing_spec(run->plan, run->plan->seq_len * run->plan->micro_batch, run->plan->micro_batch);
+        g_autofree double *share = g_new(double, model->n_experts);
+        routing_popularity(&spec, share);
+        result->expert_load_max_over_mean = share[0] * (double)model->n_experts / (double)model->top_k;
+    }
     if (run->routing == NULL) {
         return;
     }
