@@ -95,7 +95,7 @@ const char *hf_find(HfReader *reader, HfKey key)
 int64_t hf_int(HfReader *reader, HfKey key, int64_t or_else)
 {
     const char *name = hf_find(reader, key);
-    return name == NULL ? or_else : json_object_int(reader->object, name, 0, INT64_C(1) << 40, or_else);
+    return name == NULL ? or_else : json_object_int(reader->object, name, 0, HF_INT_MAX, or_else);
 }
 
 double hf_number(HfReader *reader, HfKey key, double or_else)
@@ -149,7 +149,7 @@ int64_t hf_need(HfReader *reader, HfKey key)
         }
         return 1;
     }
-    return json_object_int(reader->object, name, 1, INT64_C(1) << 40, 1);
+    return json_object_int(reader->object, name, 1, HF_INT_MAX, 1);
 }
 
 void hf_skip(HfReader *reader, HfKey key)

@@ -21,7 +21,10 @@ typedef enum HfKey {
     N_HF_KEYS
 } HfKey;
 
-enum { HF_NAMES_MAX = 4 };
+enum {
+    HF_NAMES_MAX = 4,
+    HF_INT_MAX = 1 << 24, /* no count or width of a model is larger; products are checked by hf_check_sizes() */
+};
 
 /* The i-th name of a field, NULL past the last; name 0 is the one that messages use. */
 const char *hf_key_name(HfKey key, int i);

@@ -15,6 +15,31 @@ static int64_t vision_square(HfReader *vision, HfKey key)
     return json_integer_value(first);
 }
 
+/* As hf_check_sizes() for the language model. */
+static void vision_check(HfReader *vision, const Model *model)
+{
+    static const double width_max = 4194304.0; /* 2^22 */
+    double hidden = (double)model->vision_hidden;
+    double edge = (double)model->vision_merge;
+    double patch = (double)model->vision_patch;
+    const struct {
+        HfKey key;
+        double width;
+    } widths[] = {
+        {HF_KEY_VT_MERGE, hidden * edge * edge},
+        {HF_KEY_VT_PATCH, 3 * patch * patch},
+        {HF_KEY_VT_QKV, 3 * (double)model->vision_heads * (double)model->vision_head_dim},
+        {HF_KEY_VT_WIDTH, (double)model->vision_width},
+        {HF_KEY_VT_POS_HEIGHT, (double)model->vision_pos_size * 1024},
+        {HF_KEY_VT_LAYERS, (double)model->vision_layers * 1024},
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(widths); i++) {
+        if (widths[i].width > width_max) {
+            hf_fail(vision, widths[i].key, "is too large for a vision tower");
+        }
+    }
+}
+
 void hf_read_vision(HfReader *vision, Model *model)
 {
     const char *projector = hf_string(vision, HF_KEY_VT_PROJECTOR, "?");
@@ -51,6 +76,7 @@ void hf_read_vision(HfReader *vision, Model *model)
         hf_fail(vision, HF_KEY_VT_TEXT_HIDDEN,
                 "differs from the hidden size %" G_GINT64_FORMAT " of the language model", model->hidden);
     }
+    vision_check(vision, model);
     hf_only(vision, HF_KEY_VT_ATTN_BIAS, FALSE, "biases of vision attention");
     hf_only(vision, HF_KEY_VT_LINEAR_BIAS, FALSE, "biases of vision MLPs");
     hf_only(vision, HF_KEY_VT_PATCH_BIAS, FALSE, "bias of the patch embedding");

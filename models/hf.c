@@ -485,6 +485,7 @@ static void import_text(HfImport *import)
     hf_read_ffn(import);
     hf_reader_finish(&import->text);
     import_clear_unused(import->model);
+    hf_check_sizes(import);
 }
 
 /* The family that an object names; a mistake sticks to the object. */

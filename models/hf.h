@@ -62,6 +62,9 @@ typedef struct HfImport {
 void hf_read_ffn(HfImport *import);
 void hf_read_vision(HfReader *vision, Model *model);
 
+/* Refuses sizes whose products, with any legal number of tokens, could leave 64 bits (hf-check.c). */
+void hf_check_sizes(HfImport *import);
+
 /* The family of a model_type, or NULL. */
 const HfFamily *hf_family(const char *model_type);
 

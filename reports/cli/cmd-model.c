@@ -113,8 +113,8 @@ static void append_operators(GString *out, const ModelFacts *facts)
 static gboolean run(const CommandCall *call, GError **error)
 {
     const ModelOptions *options = call->options;
-    if (options->seq_len < 1 || options->seq_len > INT64_C(1) << 30) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--seq-len: must lie in 1..2^30");
+    if (options->seq_len < 1 || options->seq_len > INT64_C(1) << 26) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--seq-len: must lie in 1..2^26");
         return FALSE;
     }
     g_autoptr(Model) model = model_load(call->words[0], NULL, error);

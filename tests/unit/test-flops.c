@@ -125,7 +125,7 @@ static void test_terms(void **state)
     assert_true(facts.flops.by_op[OP_gdn].forward > 36.0 * 32 * 6 * 128 * 128);
     g_autoptr(Model) k3 = load("kimi-k3", NULL);
     facts = facts_of(k3, 4096);
-    check_close(facts.flops.by_op[OP_kda].forward, 69 * 12582912.0, 0.02); /* the gates come on top of the solve form */
+    check_close(facts.flops.by_op[OP_kda].forward, 69 * 12582912.0, 0.05); /* gates and decays on top of the solve form */
     g_autoptr(Model) k31 = load("kimi-k3.1-pro", NULL);
     facts = facts_of(k31, 4096);
     check_close(facts.flops.by_op[OP_dsa_indexer].forward, 24 * 16.9e6, 5e-3);
