@@ -272,7 +272,7 @@ static gboolean check_differences(const Sample *s, const char *name, Tensor *ten
         double off = fabs(slope - got) / size;
         report->finite_difference = fmax(report->finite_difference, off);
         report->n_derivatives++;
-        if (!(off <= 1e-6)) {
+        if (!(off <= CHECK_DIFFERENCE_BOUND)) {
             g_autofree char *what = g_strdup_printf("gradient of %s[%" G_GINT64_FORMAT "] is %.12g, difference %.12g", name, i, got, slope);
             return fail(s, what, error);
         }
@@ -414,7 +414,7 @@ static gboolean check_close_f32(const Sample *s, const char *name, const Tensor 
         worst = fmax(worst, fabs(tensor_get(wide, i) - tensor_get(narrow, i)) / size);
     }
     report->float32 = fmax(report->float32, worst);
-    if (worst <= (wide->type == TENSOR_I64 ? 0 : 1e-4)) {
+    if (worst <= (wide->type == TENSOR_I64 ? 0 : CHECK_FLOAT32_BOUND)) {
         return TRUE;
     }
     g_autofree char *what = g_strdup_printf("float32 %s is off by %.3g", name, worst);

@@ -12,6 +12,10 @@
 
 #include "models/op.h"
 
+/* Largest errors that pass, relative to the largest number of a tensor. */
+#define CHECK_DIFFERENCE_BOUND 1e-6
+#define CHECK_FLOAT32_BOUND 1e-4
+
 /* What one sample showed. Errors are relative to the largest number of the tensor. */
 typedef struct CheckReport {
     double finite_difference; /* worst gradient error */
