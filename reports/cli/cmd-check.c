@@ -10,7 +10,7 @@
 #include "reports/out/table.h"
 #include "reports/out/text.h"
 #include "sim/base/error.h"
-#include "sim/base/json-read.h"
+#include "sim/base/json-read.h" /* g_autoptr(json_t) */
 
 typedef struct Options {
     char *golden, *filter;
@@ -53,15 +53,24 @@ static char *group_name(const char *check)
     return g_strdup_printf("%s/%s", parts[0], parts[1] != NULL ? parts[1] : "");
 }
 
+static Group *group_find(CheckRun *run, const char *name)
+{
+    for (guint i = 0; i < run->groups->len; i++) {
+        Group *group = run->groups->pdata[i];
+        if (strcmp(group->name, name) == 0) {
+            return group;
+        }
+    }
+    Group *group = g_new0(Group, 1);
+    group->name = g_strdup(name);
+    g_ptr_array_add(run->groups, group);
+    return group;
+}
+
 static void group_note(CheckRun *run, const char *check, const CheckOutcome *outcome)
 {
     g_autofree char *name = group_name(check);
-    Group *group = run->groups->len > 0 ? run->groups->pdata[run->groups->len - 1] : NULL;
-    if (group == NULL || strcmp(group->name, name) != 0) {
-        group = g_new0(Group, 1);
-        group->name = g_steal_pointer(&name);
-        g_ptr_array_add(run->groups, group);
-    }
+    Group *group = group_find(run, name);
     group->n++;
     group->n_failed += outcome->passed ? 0 : 1;
     if (group->worst_at == NULL || outcome->worst > group->worst) {
