@@ -75,7 +75,8 @@ static void embedding_saved(const OpView *view, OpSaved *ret_saved)
 static void embedding_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     int64_t rows = op_out_bytes(view, 0);
-    op_cost_stream(ret_cost, WORK_GATHER, 0, op_in_bytes(view, 0) + rows, rows);
+    Work *work = op_cost_stream(ret_cost, WORK_GATHER, 0, op_in_bytes(view, 0) + rows, rows);
+    work->k = MIN(op_rows(view, op_in(view, 0)->rows), op_weight(view, 0)->dims[0]);
 }
 
 /*
