@@ -24,6 +24,13 @@ static void import_places(HfImport *import)
     Model *model = import->model;
     HfReader *text = &import->text;
     HfMoe moe = import->family->moe;
+    if (moe != HF_MOE_NONE && moe != HF_MOE_PATTERN && hf_read_mlp_types(import)) {
+        static const HfKey other[] = {HF_KEY_FIRST_DENSE, HF_KEY_MOE_FREQ, HF_KEY_SPARSE_STEP, HF_KEY_MLP_ONLY};
+        for (size_t i = 0; i < G_N_ELEMENTS(other); i++) {
+            hf_skip(text, other[i]);
+        }
+        return;
+    }
     int64_t first = moe == HF_MOE_AFTER_DENSE ? hf_int(text, HF_KEY_FIRST_DENSE, 0) : 0;
     int64_t step = 1;
     g_autofree gboolean *dense = g_new0(gboolean, model->n_layers);

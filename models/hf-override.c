@@ -37,8 +37,8 @@ static void list_truncate(json_t *list, int64_t n)
 /* Whether the configuration says something of each layer by itself. */
 static gboolean config_lists_layers(json_t *text)
 {
-    static const char *const lists[] = {"layer_types", "layers_block_type", "hybrid_override_pattern",
-                                        "linear_attn_config"};
+    static const char *const lists[] = {"layer_types", "mlp_layer_types", "layers_block_type",
+                                        "hybrid_override_pattern", "linear_attn_config"};
     for (size_t i = 0; i < G_N_ELEMENTS(lists); i++) {
         json_t *value = json_object_get(text, lists[i]);
         if (value != NULL && !json_is_null(value)) {
@@ -54,6 +54,8 @@ static void config_cut_layers(json_t *text, int64_t n)
     const char *pattern = json_string_value(json_object_get(text, "hybrid_override_pattern"));
     list_truncate(json_object_get(text, "layer_types"), n);
     list_truncate(json_object_get(text, "layers_block_type"), n);
+    list_truncate(json_object_get(text, "mlp_layer_types"), n);
+    list_truncate(json_object_get(text, "attn_type_list"), n);
     list_filter(json_object_get(linear, "kda_layers"), n);
     list_filter(json_object_get(linear, "full_attn_layers"), n);
     list_filter(json_object_get(text, "dsa_layers"), n);

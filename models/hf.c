@@ -22,22 +22,11 @@ const HfFamily *hf_family(const char *model_type)
     return NULL;
 }
 
-/* Layers of a list with one word each; FALSE when there is none. */
-static json_t *import_words(HfImport *import, HfKey key)
-{
-    json_t *list = hf_raw(&import->text, key);
-    if (list != NULL && !json_is_array(list)) {
-        hf_fail(&import->text, key, "must be a list with one word per layer");
-        return NULL;
-    }
-    return list;
-}
-
 static void import_layer_count(HfImport *import)
 {
     Model *model = import->model;
     const char *pattern = hf_string(&import->text, HF_KEY_PATTERN, NULL);
-    json_t *types = import_words(import, HF_KEY_BLOCK_TYPES);
+    json_t *types = hf_words(import, HF_KEY_BLOCK_TYPES);
     int64_t listed = pattern != NULL ? (int64_t)strlen(pattern) : (int64_t)json_array_size(types);
     if (import->family->layout != HF_LAYOUT_MAMBA) {
         listed = 0;
@@ -268,42 +257,13 @@ static void import_kda(HfImport *import)
     }
 }
 
-/* layer_types: TRUE when the file has it. */
-static gboolean import_layer_types(HfImport *import, MixerKind linear)
-{
-    Model *model = import->model;
-    json_t *types = import_words(import, HF_KEY_LAYER_TYPES);
-    if (types == NULL) {
-        return FALSE;
-    }
-    if ((int64_t)json_array_size(types) != model->n_layers) {
-        hf_fail(&import->text, HF_KEY_LAYER_TYPES, "%zu entries for %" G_GINT64_FORMAT " layers",
-                json_array_size(types), model->n_layers);
-        return TRUE;
-    }
-    int64_t window = import->family->windowed ? hf_int(&import->text, HF_KEY_WINDOW, 0) : 0;
-    for (int64_t i = 0; i < model->n_layers; i++) {
-        const char *word = json_string_value(json_array_get(types, (size_t)i));
-        if (g_strcmp0(word, "sliding_attention") == 0 && window > 0) {
-            model->layers[i].sliding_window = window;
-        } else if (g_strcmp0(word, "linear_attention") == 0 && linear != MIXER_NONE) {
-            model->layers[i].mixer = linear;
-        } else if (g_strcmp0(word, "full_attention") != 0) {
-            hf_fail(&import->text, HF_KEY_LAYER_TYPES, "missing operator: layer type \"%s\" of layer %" G_GINT64_FORMAT,
-                    word == NULL ? "?" : word, i + 1);
-            return TRUE;
-        }
-    }
-    return TRUE;
-}
-
 static void import_gdn(HfImport *import)
 {
     Model *model = import->model;
     HfReader *text = &import->text;
     model->gated_attention = TRUE;
     int64_t interval = hf_int(text, HF_KEY_FULL_INTERVAL, 4);
-    if (!import_layer_types(import, MIXER_GDN)) {
+    if (!hf_read_layer_types(import, MIXER_GDN)) {
         if (interval == 0) {
             hf_fail(text, HF_KEY_FULL_INTERVAL, "must be positive");
             interval = 1;
@@ -323,61 +283,12 @@ static void import_gdn(HfImport *import)
     import_gqa(import);
 }
 
-/* One layer of Nemotron's pattern: a letter or a word. FALSE when it names nothing that is known. */
-static gboolean pattern_layer(ModelLayer *layer, char letter, const char *word)
-{
-    static const struct {
-        char letter;
-        const char *word;
-        MixerKind mixer;
-        FfnKind ffn;
-    } known[] = {
-        {'M', "mamba", MIXER_MAMBA2, FFN_NONE},
-        {'E', "moe", MIXER_NONE, FFN_MOE},
-        {'*', "attention", MIXER_GQA, FFN_NONE},
-        {'-', "mlp", MIXER_NONE, FFN_DENSE},
-    };
-    for (size_t i = 0; i < G_N_ELEMENTS(known); i++) {
-        if (word != NULL ? strcmp(known[i].word, word) == 0 : known[i].letter == letter) {
-            layer->mixer = known[i].mixer;
-            layer->ffn = known[i].ffn;
-            return TRUE;
-        }
-    }
-    return FALSE;
-}
-
-static void import_pattern(HfImport *import)
-{
-    Model *model = import->model;
-    const char *pattern = hf_string(&import->text, HF_KEY_PATTERN, NULL);
-    json_t *types = import_words(import, HF_KEY_BLOCK_TYPES);
-    HfKey key = pattern != NULL ? HF_KEY_PATTERN : HF_KEY_BLOCK_TYPES;
-    if (pattern == NULL && types == NULL) {
-        hf_fail(&import->text, key, "missing; a %s model needs it, or hybrid_override_pattern",
-                import->family->model_type);
-        return;
-    }
-    if ((pattern != NULL ? (int64_t)strlen(pattern) : (int64_t)json_array_size(types)) != model->n_layers) {
-        return; /* import_layer_count has said so */
-    }
-    for (int64_t i = 0; i < model->n_layers; i++) {
-        const char letter[2] = {pattern == NULL ? '?' : pattern[i], '\0'};
-        const char *word = pattern == NULL ? json_string_value(json_array_get(types, (size_t)i)) : NULL;
-        if (!pattern_layer(&model->layers[i], pattern == NULL ? '\0' : letter[0], word)) {
-            hf_fail(&import->text, key, "missing operator: layer type \"%s\" of layer %" G_GINT64_FORMAT,
-                    word == NULL ? letter : word, i + 1);
-            return;
-        }
-    }
-}
-
 static void import_mamba(HfImport *import)
 {
     Model *model = import->model;
     HfReader *text = &import->text;
     model->norms_per_layer = 1;
-    import_pattern(import);
+    hf_read_pattern(import);
     model->mamba_heads = hf_need(text, HF_KEY_MAMBA_HEADS);
     model->mamba_head_dim = hf_need(text, HF_KEY_MAMBA_DIM);
     model->mamba_groups = hf_need(text, HF_KEY_MAMBA_GROUPS);
@@ -398,7 +309,7 @@ static void import_windows(HfImport *import)
 {
     Model *model = import->model;
     HfReader *text = &import->text;
-    if (import_layer_types(import, MIXER_NONE)) {
+    if (hf_read_layer_types(import, MIXER_NONE)) {
         if (import->family->windowed) {
             hf_skip(text, HF_KEY_WINDOW);
             hf_skip(text, HF_KEY_USE_WINDOW);
@@ -416,6 +327,7 @@ static void import_gqa_layers(HfImport *import)
 {
     import_gqa(import);
     import_windows(import);
+    hf_read_attention_types(import);
 }
 
 static void import_mla_layers(HfImport *import)

@@ -60,6 +60,16 @@ typedef struct HfImport {
 
 /* Parts of the import with files of their own: dense and MoE layers (hf-ffn.c), a MoonViT tower (hf-vision.c). */
 void hf_read_ffn(HfImport *import);
+
+/*
+ * Lists of layers (hf-lists.c). A list of words, or NULL; layer_types, TRUE when the file has it (linear: the mixer
+ * that "linear_attention" stands for, or MIXER_NONE); mlp_layer_types likewise; attn_type_list; Nemotron's patterns.
+ */
+json_t *hf_words(HfImport *import, HfKey key);
+gboolean hf_read_layer_types(HfImport *import, MixerKind linear);
+gboolean hf_read_mlp_types(HfImport *import);
+void hf_read_attention_types(HfImport *import);
+void hf_read_pattern(HfImport *import);
 void hf_read_vision(HfReader *vision, Model *model);
 
 /* Refuses sizes whose products, with any legal number of tokens, could leave 64 bits (hf-check.c). */

@@ -125,13 +125,31 @@ static void test_terms(void **state)
     assert_true(facts.flops.by_op[OP_gdn].forward > 36.0 * 32 * 6 * 128 * 128);
     g_autoptr(Model) k3 = load("kimi-k3", NULL);
     facts = facts_of(k3, 4096);
-    check_close(facts.flops.by_op[OP_kda].forward, 69 * 12582912.0, 0.05); /* gates and decays on top of the solve form */
+    check_close(facts.flops.by_op[OP_kda].forward, 69 * 12582912.0,
+                0.05); /* gates and decays on top of the solve form */
     g_autoptr(Model) k31 = load("kimi-k3.1-pro", NULL);
     facts = facts_of(k31, 4096);
     check_close(facts.flops.by_op[OP_dsa_indexer].forward, 24 * 16.9e6, 5e-3);
     check_close(facts.flops.by_op[OP_sparse_attention].forward, 24 * 346e6, 5e-3);
     g_autoptr(Model) nano = load("nemotron-3-nano-30b-a3b", NULL);
     check_int(facts_of(nano, 4096).flops.by_op[OP_mamba2].n_ops, 23);
+}
+
+/* The vision tower per patch: its matrices, and full attention inside an image; then the projector per merged patch. */
+static void test_vision(void **state)
+{
+    (void)state;
+    g_autoptr(Model) model = load("kimi-k3", NULL);
+    BlockOptions options = {.compute = DTYPE_BF16, .image_tokens = 256};
+    g_autoptr(ModelGraph) graph = model_graph_new(model, &options);
+    RowCounts rows = model_row_counts(model, 4096);
+    OpFlops by_op[N_OPS] = {{0}};
+    rows.rows[ROWS_PATCHES] = 1024;
+    rows.rows[ROWS_IMAGE_TOKENS] = 256;
+    graph_flops(graph->vision, &rows, 1, by_op);
+    check_close(by_op[OP_linear].forward, 1024 * 2.0 * 27 * 14680064 + 256 * 2.0 * (4096.0 * 4096 + 4096.0 * 7168),
+                1e-12);
+    check_close(by_op[OP_attention].forward, 1024 * 27 * 4.0 * 1536 * 1024, 1e-3);
 }
 
 static void test_pattern(void **state)
@@ -181,9 +199,9 @@ static void test_json(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_summed),  cmocka_unit_test(test_dense),  cmocka_unit_test(test_head_and_tied_embedding),
-        cmocka_unit_test(test_moe),     cmocka_unit_test(test_window), cmocka_unit_test(test_terms),
-        cmocka_unit_test(test_pattern), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_summed), cmocka_unit_test(test_dense),   cmocka_unit_test(test_head_and_tied_embedding),
+        cmocka_unit_test(test_moe),    cmocka_unit_test(test_window),  cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_vision), cmocka_unit_test(test_pattern), cmocka_unit_test(test_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

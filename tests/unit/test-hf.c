@@ -63,6 +63,10 @@ static const struct {
     {"{\"hidden_size\": 64}", "model_type", "missing"},
     {"{" LLAMA ", \"hidden_act\": \"xielu\"}", "xielu", "silu"},
     {"{" LLAMA ", \"layer_types\": [\"full_attention\", \"ring_attention\"]}", "ring_attention", "layer 2"},
+    {"{" LLAMA ", \"layer_types\": [\"ring_attention\", \"mega\"]}", "\"ring_attention\" (layer 1), \"mega\" (layer 2)",
+     "mega"},
+    {"{" LLAMA ", \"attn_type_list\": [1, 0]}", "attn_type_list", "layer 2"},
+    {"{" DEEPSEEK DEEPSEEK_MOE ", \"mlp_layer_types\": [\"dense\", \"spars\"]}", "spars", "layer 2"},
     {"{" DEEPSEEK DEEPSEEK_MOE ", \"scoring_func\": \"relu\"}", "relu", "sigmoid"},
     {"{" DEEPSEEK DEEPSEEK_MOE ", \"topk_method\": \"hash\"}", "hash", "missing operator"},
     {"{" LLAMA ", \"num_memory_slots\": 64}", "num_memory_slots", "no operator"},
@@ -79,13 +83,13 @@ static const struct {
     /* layer lists */
     {"{" KIMI "}", "linear_attn_config", "missing"},
     {"{" KIMI ", \"linear_attn_config\": {\"kda_layers\": [1, 2], \"full_attn_layers\": [2, 3], \"num_heads\": 4, "
-              "\"head_dim\": 16}}",
+     "\"head_dim\": 16}}",
      "layer 2", "both"},
     {"{" KIMI
      ", \"linear_attn_config\": {\"kda_layers\": [1], \"full_attn_layers\": [3], \"num_heads\": 4, \"head_dim\": 16}}",
      "layer 2", "none"},
     {"{" KIMI ", \"linear_attn_config\": {\"kda_layers\": [0, 1, 2], \"full_attn_layers\": [3], \"num_heads\": 4, "
-              "\"head_dim\": 16}}",
+     "\"head_dim\": 16}}",
      "kda_layers", "1..3"},
     {"{" KIMI LISTS
      ", \"dsa_config\": {\"index_n_heads\": 2, \"index_head_dim\": 16, \"index_topk\": 8, \"dsa_layers\": [1]}}",
@@ -119,6 +123,9 @@ static void test_refused(void **state)
 
 /* Files that must be taken, though they carry what a loader, a tokenizer or a generator wants. */
 static const char *const taken[] = {
+    "{" DEEPSEEK DEEPSEEK_MOE ", \"mlp_layer_types\": [\"dense\", \"sparse\"]}",
+    "{" MIXTRAL MIXTRAL_MOE
+    ", \"attn_type_list\": [1, 1], \"mlp_intermediate_size\": 8192, \"layernorm_mlp_beta\": 1.0}",
     "{" LLAMA
     ", \"architectures\": [\"X\"], \"auto_map\": {\"a\": \"b\"}, \"eos_token_id\": [1, 2], \"rope_scaling\": null}",
     "{" LLAMA
