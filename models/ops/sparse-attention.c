@@ -206,6 +206,22 @@ gboolean REAL_NAME(sparse_attention_forward)(const OpRun *run, GError **error)
     return core_forward(run, &core, values_out(run, OUT_O), error);
 }
 
+/* dB_V = dot z and dB_K = qt dq~, head by head. */
+static void projection_gradient(const OpRun *run, const real *dq_abs)
+{
+    const SparseAttentionAttr *attr = run->view->op->attr;
+    AbsorbedSize s = absorbed_size(run);
+    Matmul shape = {.m = s.v, .n = s.c, .k = s.tokens, .trans_a = TRUE, .lda = s.o_row, .ldb = s.z_row, .alpha = 1};
+    shape.ldc = s.c;
+    HeadProduct dv = {shape, s.v, s.c, s.w_head};
+    shape.m = s.nope;
+    shape.lda = s.q_row;
+    shape.ldb = s.qa_row;
+    HeadProduct dk = {shape, attr->head_dim, s.c + s.rope, s.w_head};
+    head_products(run, &dv, values_dout(run, OUT_O), values_aux(run, 0), values_dparam(run, 0) + s.nope * s.c);
+    head_products(run, &dk, values_in(run, IN_Q), dq_abs, values_dparam(run, 0));
+}
+
 static gboolean absorbed_backward(const OpRun *run, GError **error)
 {
     const SparseAttentionAttr *attr = run->view->op->attr;
@@ -229,30 +245,7 @@ static gboolean absorbed_backward(const OpRun *run, GError **error)
         return FALSE;
     }
     if (run->dparam[0] != NULL) {
-        HeadProduct dv = {{.m = s.v,
-                           .n = s.c,
-                           .k = s.tokens,
-                           .trans_a = TRUE,
-                           .lda = s.o_row,
-                           .ldb = s.z_row,
-                           .ldc = s.c,
-                           .alpha = 1},
-                          s.v,
-                          s.c,
-                          s.w_head};
-        HeadProduct dk = {{.m = s.nope,
-                           .n = s.c,
-                           .k = s.tokens,
-                           .trans_a = TRUE,
-                           .lda = s.q_row,
-                           .ldb = s.qa_row,
-                           .ldc = s.c,
-                           .alpha = 1},
-                          attr->head_dim,
-                          s.c + s.rope,
-                          s.w_head};
-        head_products(run, &dv, dout, z, values_dparam(run, 0) + s.nope * s.c);
-        head_products(run, &dk, values_in(run, IN_Q), dq_abs, values_dparam(run, 0));
+        projection_gradient(run, dq_abs);
     }
     g_autofree real *unwanted = run->din[IN_Q] == NULL ? g_new(real, (gsize)(s.tokens * s.q_row) + 1) : NULL;
     real *dq = run->din[IN_Q] != NULL ? values_din(run, IN_Q) : unwanted;
