@@ -446,7 +446,6 @@ static void import_wrapper(JsonObject *root, const HfFamily *family, Model *mode
     hf_reader_init(&reader, root, family->model_type);
     hf_skip(&reader, HF_KEY_MODEL_TYPE);
     hf_skip(&reader, HF_KEY_DTYPE);
-    hf_skip(&reader, HF_KEY_TIED);
     hf_reader_enter(&text, &reader, HF_KEY_TEXT);
     if (text.object == NULL) {
         hf_fail(&reader, HF_KEY_TEXT, "missing; a %s model has its language model there", family->model_type);
@@ -458,6 +457,9 @@ static void import_wrapper(JsonObject *root, const HfFamily *family, Model *mode
         json_object_end(text.object);
     }
     hf_reader_clear(&text);
+    if (hf_bool(&reader, HF_KEY_TIED, model->tied_embeddings) != model->tied_embeddings) {
+        hf_fail(&reader, HF_KEY_TIED, "differs from text_config.tie_word_embeddings; both must say the same");
+    }
     hf_reader_enter(&vision, &reader, HF_KEY_VISION);
     if (vision.object != NULL && json_object_ok(root)) {
         hf_read_vision(&vision, model);

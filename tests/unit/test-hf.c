@@ -100,6 +100,8 @@ static const struct {
      "index_topk", "dsa_config"},
     {"{\"model_type\": \"kimi_k3\"}", "text_config", "missing"},
     {"{\"model_type\": \"kimi_k3\", \"text_config\": {\"model_type\": \"kimi_k3\"}}", "kimi_k3", "known"},
+    {"{\"model_type\": \"kimi_k3\", \"tie_word_embeddings\": true, \"text_config\": {" KIMI LISTS "}}",
+     "tie_word_embeddings", "differs"},
     {"[1]", "", ""},
 };
 
