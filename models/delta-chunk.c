@@ -2,11 +2,11 @@
 
 #include <string.h>
 
+#include "models/hot.h"
 #include "models/matmul.h"
 
 /* Scratch of one head: what every chunk needs, [C, dk] and [C, dv] unless said otherwise. */
 typedef struct ChunkScratch {
-    real *block;             /* owns the rest */
     real *before, *behind;   /* products of decays: from the chunk's start through row r; from behind r to its end */
     real *kg, *qg, *kd;      /* k and q decayed from the start, k decayed to the end */
     real *du, *de;
@@ -15,24 +15,20 @@ typedef struct ChunkScratch {
     const real *whole;       /* [dk] the chunk's whole decay: the last row of `before` */
 } ChunkScratch;
 
-static void scratch_init(ChunkScratch *scratch, const DeltaHead *head)
+/* Lays the arrays out over the head's scratch; returns what is behind them. */
+static real *scratch_init(ChunkScratch *scratch, const DeltaHead *head)
 {
     int64_t key = head->chunk * head->dk, value = head->chunk * head->dv;
     real **key_arrays[] = {&scratch->before, &scratch->behind, &scratch->kg, &scratch->qg, &scratch->kd,
                            &scratch->dqg, &scratch->dkg, &scratch->dkd};
     int64_t n_keys = G_N_ELEMENTS(key_arrays);
-    scratch->block = g_new(real, (gsize)(n_keys * key + 2 * value + head->dk));
     for (int64_t i = 0; i < n_keys; i++) {
-        *key_arrays[i] = scratch->block + i * key;
+        *key_arrays[i] = head->work + i * key;
     }
-    scratch->du = scratch->block + n_keys * key;
+    scratch->du = head->work + n_keys * key;
     scratch->de = scratch->du + value;
     scratch->dend = scratch->de + value;
-}
-
-static void scratch_clear(ChunkScratch *scratch)
-{
-    g_free(scratch->block);
+    return scratch->dend + head->dk;
 }
 
 /* One chunk of a head. */
@@ -59,25 +55,76 @@ static double product(Matmul shape, const real *a, const real *b, real *c)
     return 2.0 * (double)shape.m * (double)shape.n * (double)shape.k;
 }
 
+/* z = x y, element by element. */
+HOT static void multiply(int64_t n, const real *restrict x, const real *restrict y, real *restrict z)
+{
+    for (int64_t i = 0; i < n; i++) {
+        z[i] = x[i] * y[i];
+    }
+}
+
+/* y -= factor x. */
+HOT static void subtract_scaled(int64_t n, real factor, const real *restrict x, real *restrict y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        y[i] -= factor * x[i];
+    }
+}
+
+HOT static void scale_into(int64_t n, real factor, const real *restrict x, real *restrict y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = factor * x[i];
+    }
+}
+
+HOT static void scale_in_place(int64_t n, real factor, real *x)
+{
+    for (int64_t i = 0; i < n; i++) {
+        x[i] *= factor;
+    }
+}
+
+/* Sum of x y, in LANES sums side by side. */
+enum { LANES = 16 };
+
+HOT static real dot(int64_t n, const real *restrict x, const real *restrict y)
+{
+    real lanes[LANES] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int j = 0; j < LANES; j++) {
+            lanes[j] += x[i + j] * y[i + j];
+        }
+    }
+    for (; i < n; i++) {
+        sum += x[i] * y[i];
+    }
+    for (int j = 0; j < LANES; j++) {
+        sum += lanes[j];
+    }
+    return sum;
+}
+
 /* Cumulative decays, and the keys and queries scaled by them. Queries only on demand. 5 (or 4) operations each. */
 static double chunk_scale(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch, gboolean queries)
 {
     int64_t dk = head->dk, c = chunk->c;
     const real *w = head->w + chunk->start * dk, *k = head->k + chunk->start * dk, *q = head->q + chunk->start * dk;
-    for (int64_t r = 0; r < c; r++) {
-        real *before = scratch->before + r * dk, *behind = scratch->behind + (c - 1 - r) * dk;
-        const real *next = w + (c - r) * dk; /* of the row behind `behind` */
-        for (int64_t d = 0; d < dk; d++) {
-            before[d] = r > 0 ? before[d - dk] * w[r * dk + d] : w[d];
-            behind[d] = r > 0 ? behind[d + dk] * next[d] : 1;
-        }
+    memcpy(scratch->before, w, (size_t)dk * sizeof *w);
+    for (int64_t r = 1; r < c; r++) {
+        multiply(dk, scratch->before + (r - 1) * dk, w + r * dk, scratch->before + r * dk);
     }
-    for (int64_t i = 0; i < c * dk; i++) {
-        scratch->kg[i] = scratch->before[i] * k[i];
-        scratch->kd[i] = scratch->behind[i] * k[i];
+    for (int64_t d = 0; d < dk; d++) {
+        scratch->behind[(c - 1) * dk + d] = 1;
     }
-    for (int64_t i = 0; queries && i < c * dk; i++) {
-        scratch->qg[i] = scratch->before[i] * q[i];
+    for (int64_t r = c - 2; r >= 0; r--) {
+        multiply(dk, scratch->behind + (r + 1) * dk, w + (r + 1) * dk, scratch->behind + r * dk);
+    }
+    multiply(c * dk, scratch->before, k, scratch->kg);
+    multiply(c * dk, scratch->behind, k, scratch->kd);
+    if (queries) {
+        multiply(c * dk, scratch->before, q, scratch->qg);
     }
     scratch->whole = scratch->before + (c - 1) * dk;
     return (queries ? 5.0 : 4.0) * (double)(c * dk);
@@ -99,30 +146,23 @@ static double chunk_solve(const DeltaHead *head, const Chunk *chunk, real *x, re
         }
         for (int64_t r = i0; r < i0 + b; r++) {
             for (int64_t i = i0; i < r; i++) {
-                real pair = chunk->a[r * ld + i];
-                for (int64_t j = 0; j < dv; j++) {
-                    x[r * dv + j] -= pair * u[i * dv + j];
-                }
+                subtract_scaled(dv, chunk->a[r * ld + i], u + i * dv, x + r * dv);
             }
-            for (int64_t j = 0; j < dv; j++) {
-                u[r * dv + j] = beta[r] * x[r * dv + j];
-            }
+            scale_into(dv, beta[r], x + r * dv, u + r * dv);
         }
     }
     return (double)(c * (c - 1) * dv) + (double)(c * dv);
 }
 
-/* state = Diag(whole) state + kd^T u. */
-static double chunk_advance(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *u, real *state)
+/* next = Diag(whole) state + kd^T u; next may not be state. */
+static double chunk_advance(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *u, const real *state, real *next)
 {
     int64_t dk = head->dk, dv = head->dv;
     for (int64_t d = 0; d < dk; d++) {
-        for (int64_t j = 0; j < dv; j++) {
-            state[d * dv + j] *= scratch->whole[d];
-        }
+        scale_into(dv, scratch->whole[d], state + d * dv, next + d * dv);
     }
     Matmul shape = {.m = dk, .n = dv, .k = chunk->c, .trans_a = TRUE, .lda = dk, .ldb = dv, .ldc = dv, .alpha = 1, .beta = 1};
-    return (double)(dk * dv) + product(shape, scratch->kd, u, state);
+    return (double)(dk * dv) + product(shape, scratch->kd, u, next);
 }
 
 /* x = v - kg S, then the solution u. */
@@ -160,20 +200,22 @@ double REAL_NAME(delta_chunk_forward)(const DeltaHead *head, real *o, real *last
 {
     ChunkScratch scratch;
     double flops = 0;
-    g_autofree real *state = g_new(real, (gsize)(head->dk * head->dv));
-    scratch_init(&scratch, head);
+    int64_t size = head->dk * head->dv;
+    real *state = scratch_init(&scratch, head), *next = state + size;
     state_start(head, state);
     for (int64_t i = 0; i < n_chunks_of(head); i++) {
         Chunk chunk = chunk_at(head, i);
         flops += chunk_scale(head, &chunk, &scratch, TRUE);
         flops += chunk_deltas(head, &chunk, &scratch, state, scratch.de, scratch.du);
         flops += chunk_output(head, &chunk, &scratch, state, scratch.du, o + chunk.start * head->dv);
-        flops += chunk_advance(head, &chunk, &scratch, scratch.du, state);
+        flops += chunk_advance(head, &chunk, &scratch, scratch.du, state, next);
+        real *swap = state;
+        state = next;
+        next = swap;
     }
     if (last_state != NULL) {
-        memcpy(last_state, state, (size_t)(head->dk * head->dv) * sizeof *state);
+        memcpy(last_state, state, (size_t)size * sizeof *state);
     }
-    scratch_clear(&scratch);
     return flops;
 }
 
@@ -193,14 +235,9 @@ static double chunk_solve_backward(const DeltaHead *head, const Chunk *chunk, re
         }
         for (int64_t i = end - 1; i >= i0; i--) {
             for (int64_t r = i + 1; r < end; r++) {
-                real pair = chunk->a[r * ld + i];
-                for (int64_t j = 0; j < dv; j++) {
-                    du[i * dv + j] -= pair * de[r * dv + j];
-                }
+                subtract_scaled(dv, chunk->a[r * ld + i], de + r * dv, du + i * dv);
             }
-            for (int64_t j = 0; j < dv; j++) {
-                de[i * dv + j] = beta[i] * du[i * dv + j];
-            }
+            scale_into(dv, beta[i], du + i * dv, de + i * dv);
         }
     }
     return (double)(c * (c - 1) * dv) + (double)(c * dv);
@@ -227,11 +264,7 @@ static double chunk_deltas_backward(const DeltaHead *head, const Chunk *chunk, C
     flops += chunk_solve_backward(head, chunk, scratch->du, scratch->de);
     memcpy(grads->v + chunk->start * dv, scratch->de, (size_t)(c * dv) * sizeof *scratch->de);
     for (int64_t r = 0; r < c; r++) {
-        real sum = 0;
-        for (int64_t j = 0; j < dv; j++) {
-            sum += scratch->du[r * dv + j] * replay->x[r * dv + j];
-        }
-        grads->beta[chunk->start + r] = sum;
+        grads->beta[chunk->start + r] = dot(dv, scratch->du + r * dv, replay->x + r * dv);
     }
     return flops + 2.0 * (double)(c * dv);
 }
@@ -266,12 +299,8 @@ static double chunk_states_backward(const DeltaHead *head, const Chunk *chunk, C
     Matmul into = {.m = dk, .n = dv, .k = c, .trans_a = TRUE, .lda = dk, .ldb = dv, .ldc = dv, .alpha = 1, .beta = 1};
     double flops = product(rows, replay->u, dstate, scratch->dkd);
     for (int64_t d = 0; d < dk; d++) {
-        real sum = 0;
-        for (int64_t j = 0; j < dv; j++) {
-            sum += replay->state[d * dv + j] * dstate[d * dv + j];
-            dstate[d * dv + j] *= scratch->whole[d];
-        }
-        scratch->dend[d] = scratch->whole[d] * sum;
+        scratch->dend[d] = scratch->whole[d] * dot(dv, replay->state + d * dv, dstate + d * dv);
+        scale_in_place(dv, scratch->whole[d], dstate + d * dv);
     }
     flops += 3.0 * (double)(dk * dv) + (double)dk;
     if (d_o != NULL) {
@@ -286,21 +315,29 @@ static double chunk_states_backward(const DeltaHead *head, const Chunk *chunk, C
     return flops + product(into, scratch->kg, scratch->de, dstate);
 }
 
-/* Back from the scaled keys and queries; 13 operations per element (the last of the 14 is in delta_decay_finish). */
+/* A row of it: where decays and gradients lie; what goes through the end of the chunk is added to dend. */
+HOT static void scale_row_backward(int64_t dk, int64_t at, int64_t row, const DeltaHead *head, const ChunkScratch *scratch,
+                                   const DeltaGradients *grads)
+{
+    const real *restrict before = scratch->before + row, *restrict behind = scratch->behind + row;
+    const real *restrict dqg = scratch->dqg + row, *restrict dkg = scratch->dkg + row, *restrict dkd = scratch->dkd + row;
+    const real *restrict q = head->q + at, *restrict k = head->k + at;
+    real *restrict dq = grads->q + at, *restrict dkey = grads->k + at, *restrict dg = grads->g + at, *restrict dend = scratch->dend;
+    for (int64_t d = 0; d < dk; d++) {
+        real to_q = before[d] * dqg[d], early = before[d] * dkg[d], late = behind[d] * dkd[d], through_end = k[d] * late;
+        dq[d] = to_q;
+        dkey[d] = early + late;
+        dg[d] = q[d] * to_q + k[d] * early - through_end;
+        dend[d] += through_end;
+    }
+}
+
+/* Back from the scaled keys and queries. */
 static double chunk_scale_backward(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch, const DeltaGradients *grads)
 {
     int64_t dk = head->dk, c = chunk->c, offset = chunk->start * dk;
     for (int64_t r = 0; r < c; r++) {
-        for (int64_t d = 0; d < dk; d++) {
-            int64_t i = r * dk + d;
-            real dq = scratch->before[i] * scratch->dqg[i];
-            real early = scratch->before[i] * scratch->dkg[i], late = scratch->behind[i] * scratch->dkd[i];
-            real k = head->k[offset + i], through_end = k * late;
-            grads->q[offset + i] = dq;
-            grads->k[offset + i] = early + late;
-            grads->g[offset + i] = head->q[offset + i] * dq + k * early - through_end;
-            scratch->dend[d] += through_end;
-        }
+        scale_row_backward(dk, offset + r * dk, r * dk, head, scratch, grads);
     }
     for (int64_t d = 0; d < dk; d++) {
         grads->g[offset + (c - 1) * dk + d] += scratch->dend[d];
@@ -319,8 +356,7 @@ static double replay_all(const DeltaHead *head, ChunkScratch *scratch, real *sta
         real *state = states + i * size;
         flops += chunk_scale(head, &chunk, scratch, FALSE);
         flops += chunk_deltas(head, &chunk, scratch, state, x + chunk.start * head->dv, u + chunk.start * head->dv);
-        memcpy(state + size, state, (size_t)size * sizeof *state);
-        flops += chunk_advance(head, &chunk, scratch, u + chunk.start * head->dv, state + size);
+        flops += chunk_advance(head, &chunk, scratch, u + chunk.start * head->dv, state, state + size);
     }
     return flops;
 }
@@ -329,12 +365,13 @@ double REAL_NAME(delta_chunk_backward)(const DeltaHead *head, const DeltaUpstrea
 {
     int64_t size = head->dk * head->dv, n_chunks = n_chunks_of(head);
     ChunkScratch scratch;
-    g_autofree real *states = g_new(real, (gsize)((n_chunks + 1) * size)), *dstate = g_new0(real, (gsize)size);
-    g_autofree real *x = g_new(real, (gsize)(head->n * head->dv + 1)), *u = g_new(real, (gsize)(head->n * head->dv + 1));
-    scratch_init(&scratch, head);
+    real *states = scratch_init(&scratch, head), *dstate = states + (n_chunks + 1) * size;
+    real *x = dstate + size, *u = x + head->n * head->dv;
     double flops = replay_all(head, &scratch, states, x, u);
     if (up->state != NULL) {
         memcpy(dstate, up->state, (size_t)size * sizeof *dstate);
+    } else {
+        memset(dstate, 0, (size_t)size * sizeof *dstate);
     }
     for (int64_t i = n_chunks - 1; i >= 0; i--) {
         Chunk chunk = chunk_at(head, i);
@@ -350,7 +387,6 @@ double REAL_NAME(delta_chunk_backward)(const DeltaHead *head, const DeltaUpstrea
     if (grads->state != NULL) {
         memcpy(grads->state, dstate, (size_t)size * sizeof *dstate);
     }
-    scratch_clear(&scratch);
     return flops;
 }
 

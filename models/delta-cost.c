@@ -31,6 +31,14 @@ DeltaSums delta_sums(const RowCounts *rows, int64_t chunk)
     return sums;
 }
 
+int64_t delta_work_numel(const DeltaShape *shape, int64_t n_rows)
+{
+    int64_t size = shape->key_dim * shape->value_dim, n_chunks = quantity_div_up(n_rows, shape->chunk);
+    int64_t chunk = shape->chunk * (8 * shape->key_dim + 2 * shape->value_dim) + shape->key_dim;
+    int64_t pairs = (6 * DELTA_BLOCK + 3 * shape->chunk) * shape->key_dim;
+    return (n_chunks + 2) * size + 2 * n_rows * shape->value_dim + MAX(chunk, pairs);
+}
+
 /* Sums as doubles, for FLOPs. */
 typedef struct FlopSums {
     double dk, dv, n_chunks, tokens, squares, block_pairs, reach, late, early, strict_pairs;

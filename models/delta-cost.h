@@ -31,6 +31,12 @@ typedef struct DeltaSums {
 DeltaSums delta_sums(const RowCounts *rows, int64_t chunk);
 
 /*
+ * Elements of scratch that the values of one head need (models/delta-rule.h), forward and backward: states before
+ * every chunk, x and u of every row, and what one chunk takes.
+ */
+int64_t delta_work_numel(const DeltaShape *shape, int64_t n_rows);
+
+/*
  * FLOPs of the core, from normed and scaled q, k, v, decays and beta to o, pair matrices included; and of its backward
  * with the pair matrices kept: twice the products of the forward pass, and its states again.
  */

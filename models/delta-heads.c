@@ -11,7 +11,7 @@ void REAL_NAME(delta_arrays_init)(DeltaArrays *arrays, const DeltaShape *shape, 
     int64_t dk = shape->key_dim, dv = shape->value_dim;
     real **parts[] = {&arrays->q, &arrays->k, &arrays->w, &arrays->v, &arrays->o, &arrays->a, &arrays->p, &arrays->beta};
     const int64_t widths[] = {dk, dk, dk, dv, dv, shape->chunk, shape->chunk, 1};
-    int64_t total = 1;
+    int64_t total = delta_work_numel(shape, n);
     for (guint i = 0; i < G_N_ELEMENTS(widths); i++) {
         total += n * widths[i];
     }
@@ -21,7 +21,7 @@ void REAL_NAME(delta_arrays_init)(DeltaArrays *arrays, const DeltaShape *shape, 
         at += n * widths[i];
     }
     arrays->rule = (DeltaHead){.n = n, .dk = dk, .dv = dv, .chunk = shape->chunk, .q = arrays->q, .k = arrays->k, .v = arrays->v,
-                               .w = arrays->w, .beta = arrays->beta, .a = arrays->a, .p = arrays->p};
+                               .w = arrays->w, .beta = arrays->beta, .a = arrays->a, .p = arrays->p, .work = at};
 }
 
 void REAL_NAME(delta_arrays_clear)(DeltaArrays *arrays)

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "models/hot.h"
 #include "models/matmul.h"
 
 /*
@@ -10,7 +11,6 @@
  * sub-chunk are formed one by one, the decay between them carried along.
  */
 typedef struct PairScratch {
-    real *block;            /* owns the rest */
     real *keys, *queries;   /* [B, dk] rows of the sub-chunk, decayed from its start */
     real *decay;            /* [B, dk] that decay */
     real *reach, *reached;  /* [C, dk] earlier rows: decay up to the sub-chunk's start, and keys times it */
@@ -24,11 +24,10 @@ static void pair_scratch_init(PairScratch *scratch, const DeltaHead *head)
     int64_t small = DELTA_BLOCK * head->dk, large = head->chunk * head->dk;
     real **blocks[] = {&scratch->keys, &scratch->queries, &scratch->decay, &scratch->inner, &scratch->sum_q, &scratch->sum_k};
     int64_t n_blocks = G_N_ELEMENTS(blocks);
-    scratch->block = g_new(real, (gsize)(n_blocks * small + 3 * large));
     for (int64_t i = 0; i < n_blocks; i++) {
-        *blocks[i] = scratch->block + i * small;
+        *blocks[i] = head->work + i * small;
     }
-    scratch->reach = scratch->block + n_blocks * small;
+    scratch->reach = head->work + n_blocks * small;
     scratch->reached = scratch->reach + large;
     scratch->back = scratch->reached + large;
 }
@@ -53,12 +52,11 @@ static double each_sub_chunk(const DeltaHead *head, SubChunkVisit visit, void *d
             flops += visit(head, &sub, &scratch, data);
         }
     }
-    g_free(scratch.block);
     return flops;
 }
 
 /* Rows of the sub-chunk decayed from its start. 3 operations per element. */
-static double decay_rows(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch)
+HOT static double decay_rows(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch)
 {
     int64_t dk = head->dk, offset = (sub->start + sub->i0) * dk;
     const real *w = head->w + offset, *k = head->k + offset, *q = head->q + offset;
@@ -72,7 +70,7 @@ static double decay_rows(const DeltaHead *head, const SubChunk *sub, PairScratch
 }
 
 /* Moves the point that earlier rows are decayed to from this sub-chunk's start to the next one's. */
-static double advance_reach(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch)
+HOT static double advance_reach(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch)
 {
     int64_t dk = head->dk, end = sub->i0 + sub->b;
     if (end >= sub->c) {
@@ -96,7 +94,7 @@ static double advance_reach(const DeltaHead *head, const SubChunk *sub, PairScra
 }
 
 /* Keys of earlier rows, decayed to the sub-chunk's start. */
-static double reach_keys(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch)
+HOT static double reach_keys(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch)
 {
     const real *k = head->k + sub->start * head->dk;
     for (int64_t i = 0; i < sub->i0 * head->dk; i++) {
@@ -110,6 +108,23 @@ typedef struct PairMatrices {
     real *a, *p;
 } PairMatrices;
 
+/* Dot products of row r with the rows of its sub-chunk, which `inner` ([dk, B]) holds decayed to row r - 1. */
+HOT static void inner_row(int64_t dk, const real *w, const real *k, const real *q, real *inner, real *key_sums, real *query_sums)
+{
+    real keys[DELTA_BLOCK] = {0}, queries[DELTA_BLOCK] = {0};
+    for (int64_t d = 0; d < dk; d++) {
+        real *restrict lanes = inner + d * DELTA_BLOCK;
+        for (int i = 0; i < DELTA_BLOCK; i++) {
+            real decayed = lanes[i] * w[d];
+            lanes[i] = decayed;
+            keys[i] += k[d] * decayed;
+            queries[i] += q[d] * decayed;
+        }
+    }
+    memcpy(key_sums, keys, sizeof keys);
+    memcpy(query_sums, queries, sizeof queries);
+}
+
 /*
  * Pairs inside a sub-chunk: inner[d, i] = k_i[d] decayed to row r, for all rows of the sub-chunk at once (zeros where
  * i > r). Sums run along d, so the rows i are the lanes.
@@ -120,15 +135,10 @@ static double inner_pairs(const DeltaHead *head, const SubChunk *sub, PairScratc
     memset(scratch->inner, 0, (size_t)(DELTA_BLOCK * dk) * sizeof *scratch->inner);
     for (int64_t r = 0; r < sub->b; r++) {
         const real *w = head->w + offset + r * dk, *k = head->k + offset + r * dk, *q = head->q + offset + r * dk;
-        real key_sums[DELTA_BLOCK] = {0}, query_sums[DELTA_BLOCK] = {0}, self = 0;
+        real key_sums[DELTA_BLOCK], query_sums[DELTA_BLOCK], self = 0;
+        inner_row(dk, w, k, q, scratch->inner, key_sums, query_sums);
         for (int64_t d = 0; d < dk; d++) {
-            real *lanes = scratch->inner + d * DELTA_BLOCK;
-            for (int i = 0; i < DELTA_BLOCK; i++) {
-                lanes[i] *= w[d];
-                key_sums[i] += k[d] * lanes[i];
-                query_sums[i] += q[d] * lanes[i];
-            }
-            lanes[r] = k[d];
+            scratch->inner[d * DELTA_BLOCK + r] = k[d];
             self += q[d] * k[d];
         }
         query_sums[r] = self;
@@ -166,12 +176,28 @@ double REAL_NAME(delta_pairs_forward)(const DeltaHead *head, real *a, real *p)
 }
 
 /* Gradients at a row: what came back along the row's side, as x times sum and a share of the log decay. */
-static void finish_row(int64_t dk, const real *x, const real *sum, const real *decay, real *dx, real *dg)
+HOT static void finish_row(int64_t dk, const real *x, const real *sum, const real *decay, real *dx, real *dg)
 {
     for (int64_t d = 0; d < dk; d++) {
         real share = decay != NULL ? decay[d] * sum[d] : sum[d];
         dx[d] += share;
         dg[d] += x[d] * share;
+    }
+}
+
+/* And at earlier rows: what came back along the columns. */
+HOT static void finish_columns(int64_t n, const real *k, const real *back, real *dkey, real *dg)
+{
+    for (int64_t i = 0; i < n; i++) {
+        dkey[i] += back[i];
+        dg[i] -= k[i] * back[i];
+    }
+}
+
+HOT static void multiply_by(int64_t n, const real *restrict x, real *restrict y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        y[i] *= x[i];
     }
 }
 
@@ -193,13 +219,67 @@ static double outer_pairs_backward(const DeltaHead *head, const SubChunk *sub, P
     REAL_NAME(matmul)(&back, dp, scratch->queries, scratch->back);
     back.beta = 1;
     REAL_NAME(matmul)(&back, da, scratch->keys, scratch->back);
-    for (int64_t i = 0; i < sub->i0 * dk; i++) {
-        int64_t at = sub->start * dk + i;
-        real share = scratch->reach[i] * scratch->back[i];
-        grads->k[at] += share;
-        grads->g[at] -= head->k[at] * share;
-    }
+    int64_t at = sub->start * dk;
+    multiply_by(sub->i0 * dk, scratch->reach, scratch->back);
+    finish_columns(sub->i0 * dk, head->k + at, scratch->back, grads->k + at, grads->g + at);
     return flops + 8.0 * (double)(sub->b * sub->i0 * dk) + 8.0 * (double)(sub->b * dk) + 4.0 * (double)(sub->i0 * dk);
+}
+
+/* Row r of a sub-chunk and the rows i < r before it. */
+typedef struct InnerRow {
+    int64_t r, dk;
+    const real *dp, *da;    /* [r + 1] gradients of the pair matrices' row */
+    const real *w, *q, *k;  /* of row r */
+    const real *keys;       /* [B, dk] of the sub-chunk */
+    real *inner;            /* [B, dk] decay from row i to row r */
+    real *back;             /* [B, dk] what comes back to rows i */
+    real *sum_q, *sum_k;    /* what comes to row r */
+} InnerRow;
+
+enum { LANES = 16 };
+
+/* LANES channels from d on, for all rows i: sums stay in registers. */
+static inline __attribute__((always_inline)) void inner_lanes_backward(const InnerRow *row, int64_t d, int n)
+{
+    real sum_q[LANES], sum_k[LANES], q[LANES], k[LANES], w[LANES];
+    real dp = row->dp[row->r];
+    for (int j = 0; j < n; j++) {
+        q[j] = row->q[d + j];
+        k[j] = row->k[d + j];
+        w[j] = row->w[d + j];
+        sum_q[j] = dp * k[j];
+        sum_k[j] = 0;
+        row->back[row->r * row->dk + d + j] += dp * q[j];
+        row->inner[row->r * row->dk + d + j] = 1;
+    }
+    for (int64_t i = 0; i < row->r; i++) {
+        int64_t at = i * row->dk + d;
+        real *restrict inner = row->inner + at, *restrict back = row->back + at;
+        const real *restrict keys = row->keys + at;
+        real dpi = row->dp[i], dai = row->da[i];
+        for (int j = 0; j < n; j++) {
+            real decay = inner[j] * w[j], decayed = decay * keys[j];
+            inner[j] = decay;
+            sum_q[j] += dpi * decayed;
+            sum_k[j] += dai * decayed;
+            back[j] += decay * (dpi * q[j] + dai * k[j]);
+        }
+    }
+    for (int j = 0; j < n; j++) {
+        row->sum_q[d + j] = sum_q[j];
+        row->sum_k[d + j] = sum_k[j];
+    }
+}
+
+HOT static void inner_row_backward(const InnerRow *row)
+{
+    int64_t d = 0;
+    for (; d + LANES <= row->dk; d += LANES) {
+        inner_lanes_backward(row, d, LANES);
+    }
+    if (d < row->dk) {
+        inner_lanes_backward(row, d, (int)(row->dk - d));
+    }
 }
 
 /* Pairs inside the sub-chunk: inner[i] = decay from row i to row r. sum_k and sum_q gather row r; back gathers rows i. */
@@ -211,31 +291,13 @@ static double inner_pairs_backward(const DeltaHead *head, const SubChunk *sub, P
         int64_t at = (first + r) * dk;
         const real *w = head->w + at, *k = head->k + at, *q = head->q + at;
         const real *da = grads->a + (first + r) * ld + sub->i0, *dp = grads->p + (first + r) * ld + sub->i0;
-        real *sum_q = scratch->sum_q, *sum_k = scratch->sum_k, *own = scratch->back + r * dk;
-        for (int64_t d = 0; d < dk; d++) {
-            sum_q[d] = dp[r] * k[d];
-            sum_k[d] = 0;
-            own[d] += dp[r] * q[d];
-        }
-        for (int64_t i = 0; i < r; i++) {
-            real *inner = scratch->inner + i * dk, *back = scratch->back + i * dk;
-            const real *ki = head->k + (first + i) * dk;
-            for (int64_t d = 0; d < dk; d++) {
-                inner[d] = i == r - 1 ? w[d] : inner[d] * w[d];
-                real decayed = inner[d] * ki[d];
-                sum_q[d] += dp[i] * decayed;
-                sum_k[d] += da[i] * decayed;
-                back[d] += inner[d] * (dp[i] * q[d] + da[i] * k[d]);
-            }
-        }
-        finish_row(dk, q, sum_q, NULL, grads->q + at, grads->g + at);
-        finish_row(dk, k, sum_k, NULL, grads->k + at, grads->g + at);
+        InnerRow row = {r, dk, dp, da, w, q, k, head->k + first * dk, scratch->inner, scratch->back, scratch->sum_q, scratch->sum_k};
+        inner_row_backward(&row);
+        finish_row(dk, q, scratch->sum_q, NULL, grads->q + at, grads->g + at);
+        finish_row(dk, k, scratch->sum_k, NULL, grads->k + at, grads->g + at);
     }
-    for (int64_t i = 0; i < sub->b * dk; i++) {
-        int64_t at = first * dk + i;
-        grads->k[at] += scratch->back[i];
-        grads->g[at] -= head->k[at] * scratch->back[i];
-    }
+    int64_t at = first * dk;
+    finish_columns(sub->b * dk, head->k + at, scratch->back, grads->k + at, grads->g + at);
     /* strict pairs 11; per row: the diagonal 3, both sides 6, the column 3 */
     return (double)dk * (11.0 * (double)(sub->b * (sub->b - 1) / 2) + 12.0 * (double)sub->b);
 }

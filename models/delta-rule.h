@@ -29,6 +29,7 @@ typedef struct DeltaHead {
      * dot products of k_r and q_r with k_i decayed to row r. The chunked form needs them.
      */
     const real *a, *p;
+    real *work; /* scratch of delta_work_numel() elements (chunked form) */
 } DeltaHead;
 
 /* Gradients of the results; NULL = 0. */
