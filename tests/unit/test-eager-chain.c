@@ -83,7 +83,7 @@ static void test_launches(void **state)
         }
     }
     for (size_t i = 0; i < G_N_ELEMENTS(profile); i++) {
-        print_message("%s\n", profile[i].what);
+        print_message("# %s\n", profile[i].what);
         check_int(launches[profile[i].law] * N_LAYERS, profile[i].launches);
     }
 }

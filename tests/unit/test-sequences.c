@@ -28,7 +28,7 @@ static void test_counts(void **state)
     (void)state;
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
         RowCounts rows = rows_of(cases[i].tokens, cases[i].seq_len, cases[i].n_docs);
-        print_message("case %d\n", (int)i);
+        print_message("# case %d\n", (int)i);
         check_int(sequences_count(&rows, ROWS_TOKENS), cases[i].count);
         check_int(sequences_longest(&rows, ROWS_TOKENS), cases[i].longest);
         check_int(sequences_causal_pairs(&rows, ROWS_TOKENS, cases[i].limit), cases[i].causal);
