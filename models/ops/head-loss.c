@@ -1,17 +1,10 @@
 #include "models/ops/head-loss.h"
 
-#include <cblas.h>
-
+#include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/op.h"
 #include "models/ops/loss-row.h"
 #include "models/real.h"
-
-#ifdef MOESIM_REAL_F32
-#define real_gemm cblas_sgemm
-#else
-#define real_gemm cblas_dgemm
-#endif
 
 typedef struct HeadLossAttr {
     CrossEntropyAttr loss;
@@ -62,8 +55,8 @@ static real *head_loss_alloc(HeadLossRun *r, const OpRun *run, int64_t n)
 /* Logits of the columns first ... first + c, capped: tile [n, c]. */
 static void head_loss_tile(const HeadLossRun *r, const OpRun *run, int64_t first, int64_t c, real *tile)
 {
-    int n = (int)r->n, h = (int)r->h;
-    real_gemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, (int)c, h, 1, r->x, h, r->weight + first * r->h, h, 0, tile, (int)c);
+    const Matmul product = {.m = r->n, .n = c, .k = r->h, .trans_b = TRUE};
+    REAL_NAME(matmul_dense)(product, r->x, r->weight + first * r->h, tile);
     if (r->attr->loss.softcap > 0) {
         loss_cap(tile, r->n * c, (real)r->attr->loss.softcap);
     }
@@ -146,23 +139,24 @@ gboolean REAL_NAME(head_loss_backward)(const OpRun *run, GError **error)
     int64_t chunk = r.attr->vocab_chunk, wide = r.n * r.h;
     real *dx = run->din[IN_X] != NULL ? run->din[IN_X]->data : NULL;
     real *dw = run->dparam[0] != NULL ? run->dparam[0]->data : NULL;
-    int n = (int)r.n, h = (int)r.h;
     g_autofree real *tile = head_loss_alloc(&r, run, r.n * chunk);
     op_count(run, r.attr->loss.reduction == LOSS_MEAN ? 2 : 0, r.attr->loss.reduction == LOSS_NONE ? 0 : 1, 0);
-    if (n == 0 && dw != NULL) {
+    if (r.n == 0 && dw != NULL) {
         memset(dw, 0, (size_t)(r.vocab * r.h) * sizeof *dw);
     }
-    for (int64_t first = 0; first < r.vocab && n > 0; first += chunk) {
-        int c = (int)MIN(chunk, r.vocab - first);
+    for (int64_t first = 0; first < r.vocab && r.n > 0; first += chunk) {
+        int64_t c = MIN(chunk, r.vocab - first);
         head_loss_tile(&r, run, first, c, tile);
         head_loss_tile_grad(&r, run, first, c, tile);
         if (dx != NULL) { /* the first slice overwrites */
-            real_gemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, h, c, 1, tile, c, r.weight + first * h, h, first > 0 ? 1 : 0, dx, h);
-            op_count(run, 2.0 * (double)wide * c, first > 0 ? wide : 0, wide);
+            const Matmul product = {.m = r.n, .n = r.h, .k = c, .beta = first > 0 ? 1 : 0};
+            REAL_NAME(matmul_dense)(product, tile, r.weight + first * r.h, dx);
+            op_count(run, 2.0 * (double)wide * (double)c, first > 0 ? wide : 0, wide);
         }
         if (dw != NULL) {
-            real_gemm(CblasRowMajor, CblasTrans, CblasNoTrans, c, h, n, 1, tile, c, r.x, h, 0, dw + first * h, h);
-            op_count(run, 2.0 * (double)wide * c, 0, c * r.h);
+            const Matmul product = {.m = c, .n = r.h, .k = r.n, .trans_a = TRUE};
+            REAL_NAME(matmul_dense)(product, tile, r.x, dw + first * r.h);
+            op_count(run, 2.0 * (double)wide * (double)c, 0, c * r.h);
         }
     }
     return TRUE;

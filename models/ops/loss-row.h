@@ -11,6 +11,7 @@
 
 #include "models/op.h"
 #include "models/ops/cross-entropy.h"
+#include "models/real-math.h"
 #include "models/real.h"
 #include "sim/base/error.h"
 
@@ -44,15 +45,10 @@ static inline LossState loss_state_start(void)
     return (LossState){.max = (real)-INFINITY};
 }
 
-static inline real loss_exp(real x)
-{
-    return (real)exp((double)x);
-}
-
 static inline void loss_cap(real *z, int64_t n, real cap)
 {
     for (int64_t v = 0; v < n; v++) {
-        z[v] = cap * (real)tanh((double)(z[v] / cap));
+        z[v] = cap * real_tanh(z[v] / cap);
     }
 }
 
@@ -63,9 +59,9 @@ static inline void loss_scan(LossState *state, const real *z, int64_t n, int64_t
     for (int64_t v = 0; v < n; v++) {
         max = z[v] > max ? z[v] : max;
     }
-    real sum = state->sum * (isinf((double)state->max) ? 0 : loss_exp(state->max - max));
+    real sum = state->sum * (isinf((double)state->max) ? 0 : real_exp(state->max - max));
     for (int64_t v = 0; v < n; v++) {
-        sum += loss_exp(z[v] - max);
+        sum += real_exp(z[v] - max);
     }
     if (smooth) {
         for (int64_t v = 0; v < n; v++) {
@@ -81,7 +77,7 @@ static inline void loss_scan(LossState *state, const real *z, int64_t n, int64_t
 
 static inline real loss_lse(const LossState *state)
 {
-    return state->max + (real)log((double)state->sum);
+    return state->max + real_log(state->sum);
 }
 
 /* Loss of a row with a valid label. */
@@ -126,7 +122,7 @@ static inline void loss_grad(real *z, int64_t n, int64_t label_at, real lse, con
             real t = z[v] / cap;
             slope = 1 - t * t;
         }
-        real g = scale->p * loss_exp(z[v] - lse) - scale->smooth;
+        real g = scale->p * real_exp(z[v] - lse) - scale->smooth;
         g -= v == label_at ? scale->label : 0;
         z[v] = cap > 0 ? g * slope : g;
     }

@@ -10,19 +10,13 @@
  * On several ranks the lowering gathers G (bf16) so that some rank has the whole matrix; `n_matrices` of a piece says
  * how many of them this rank then orthogonalises.
  */
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
+#include "models/matmul.h"
 #include "models/optim.h"
 #include "models/optim/adamw.h"
 #include "models/real.h"
-
-#ifdef MOESIM_REAL_F32
-#define real_gemm cblas_sgemm
-#else
-#define real_gemm cblas_dgemm
-#endif
 
 static const double newton_schulz[3] = {3.4445, -4.7750, 2.0315};
 
@@ -30,18 +24,19 @@ void muon_step_f64(const OptimSettings *s, int64_t a, int64_t b, void *param, co
 void muon_step_f32(const OptimSettings *s, int64_t a, int64_t b, void *param, const void *grad, void *momentum);
 
 /* Five steps on x [m, n], m <= n. */
-static void orthogonalize(real *x, int m, int n)
+static void orthogonalize(real *x, int64_t m, int64_t n)
 {
-    g_autofree real *gram = g_new(real, (gsize)m * (gsize)m);
-    g_autofree real *poly = g_new(real, (gsize)m * (gsize)m);
-    g_autofree real *next = g_new(real, (gsize)m * (gsize)n);
+    g_autofree real *gram = g_new(real, (gsize)(m * m)), *poly = g_new(real, (gsize)(m * m)), *next = g_new(real, (gsize)(m * n));
+    const Matmul gram_of = {.m = m, .n = m, .k = n, .trans_b = TRUE, .lda = n, .ldb = n, .ldc = m, .alpha = 1};
+    const Matmul poly_of = {.m = m, .n = m, .k = m, .lda = m, .ldb = m, .ldc = m, .alpha = newton_schulz[2], .beta = newton_schulz[1]};
+    const Matmul next_of = {.m = m, .n = n, .k = m, .lda = m, .ldb = n, .ldc = n, .alpha = 1, .beta = newton_schulz[0]};
     for (int step = 0; step < OPTIM_MUON_STEPS; step++) {
-        real_gemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, m, n, 1, x, n, x, n, 0, gram, m);
-        memcpy(poly, gram, (size_t)m * (size_t)m * sizeof *poly);
-        real_gemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, m, m, (real)newton_schulz[2], gram, m, gram, m, (real)newton_schulz[1], poly, m);
-        memcpy(next, x, (size_t)m * (size_t)n * sizeof *next);
-        real_gemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, m, 1, poly, m, x, n, (real)newton_schulz[0], next, n);
-        memcpy(x, next, (size_t)m * (size_t)n * sizeof *x);
+        REAL_NAME(matmul)(&gram_of, x, x, gram);
+        memcpy(poly, gram, (size_t)(m * m) * sizeof *poly);
+        REAL_NAME(matmul)(&poly_of, gram, gram, poly);
+        memcpy(next, x, (size_t)(m * n) * sizeof *next);
+        REAL_NAME(matmul)(&next_of, poly, x, next);
+        memcpy(x, next, (size_t)(m * n) * sizeof *x);
     }
 }
 
@@ -64,7 +59,7 @@ static void muon_matrix(const OptimSettings *s, int64_t a, int64_t b, real *p, c
     for (int64_t i = 0; i < numel; i++) {
         x[i] *= unit;
     }
-    orthogonalize(x, (int)m, (int)n);
+    orthogonalize(x, m, n);
     real lr = (real)s->lr, decay = (real)(s->no_decay ? 0 : s->weight_decay), scale = (real)(0.2 * sqrt((double)n));
     for (int64_t i = 0; i < a; i++) {
         for (int64_t j = 0; j < b; j++) {
