@@ -2,8 +2,6 @@
 
 #include <math.h>
 
-#include "hw/laws/form.h"
-
 #define COLL(id, name) extern const CollClass coll_##id;
 #include "hw/coll.def"
 #undef COLL
@@ -32,8 +30,7 @@ int64_t coll_n_domains(const CollGroup *group)
 
 double coll_domain_seconds(const Cluster *cluster, LawKind law, int64_t n_hops, double moved)
 {
-    const double *p = cluster->device->laws->fits[law].params;
-    double seconds = form_stream_seconds(moved, cluster->scale_up_bytes_per_s * p[1], p[0], p[2], p[3]);
+    double seconds = law_link_seconds(&cluster->device->laws->fits[law], cluster->scale_up_bytes_per_s, moved);
     return seconds + (double)(n_hops - 1) * domain_hop_ns * 1e-9;
 }
 

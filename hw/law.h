@@ -2,7 +2,12 @@
  * Laws: formulas with a few parameters that turn a kernel's work into seconds on a device.
  *
  * A form is the formula; a law is a form for one kind of kernels, whose parameters a descriptor holds. Parameters
- * are fractions of datasheet values, counts, or times (names end in _ns), so that they can be carried to another device.
+ * are fractions of datasheet values, counts, or times (names end in _ns or _ps), so that they can be carried to another
+ * device.
+ *
+ * What a table of measurements holds is not the kernel's time alone: two events around a launch add a little, a flush of the
+ * cache before each launch lets the chip rest, and chains of many small kernels wait for the host. law_measured_seconds()
+ * says what such a loop would have shown, so that fits and comparisons see the same thing as the stopwatch.
  */
 #pragma once
 
@@ -23,13 +28,14 @@ enum { LAW_PARAMS_MAX = 12 };
 
 typedef struct LawParam {
     const char *name;
-    double initial, min, max; /* where a fit starts and may go */
+    double initial, min, max; /* where a fit starts and may go; equal ends = not fitted */
 } LawParam;
 
 typedef struct LawForm {
     int n_params;
     LawParam params[LAW_PARAMS_MAX];
-    double (*seconds)(const Device *device, const double *params, const Work *work, TimingRegime regime);
+    /* One launch at a clock that is a fraction of the burst clock; NULL for links. */
+    double (*seconds)(const Device *device, const double *params, const Work *work, double clock_frac);
 } LawForm;
 
 /* What a fit left behind. */
@@ -57,6 +63,22 @@ LawKind law_of_work(WorkLaw work_law);
 
 /* The size by which a measured range is told: FLOPs of compute laws, bytes of the others. */
 double law_size(const Work *work);
+
+/* Seconds of one launch under given laws. */
+double law_seconds(const Device *device, const Laws *laws, const Work *work, double clock_frac);
+
+/* See timing_tensor_share() and timing_clock_frac(). */
+double law_tensor_share(const Device *device, const Laws *laws, const Work *work);
+double law_clock_frac(const Laws *laws, double tensor_share);
+
+/* Seconds of a transfer of `bytes` over a link under a link law. */
+double law_link_seconds(const LawFit *fit, double link_bytes_per_s, double bytes);
+
+/*
+ * What events around a chain of kernels show when the cache is flushed before each repetition: launches at the clock
+ * that the loop's tensor share leaves, no less than the host needs to issue the chain, and the events themselves.
+ */
+double law_measured_seconds(const Device *device, const Laws *laws, const Work *works, int n_works, double host_seconds);
 
 /* Fresh laws at their initial parameters; a copy; end. */
 Laws *laws_new(void);

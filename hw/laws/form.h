@@ -10,3 +10,9 @@
  * and half of that at half_bytes (pipelines fill, pages and channels spread).
  */
 double form_stream_seconds(double bytes, double bytes_per_s, double fixed_ns, double ramp_ns, double half_bytes);
+
+/* Two limits that overlap imperfectly: the p-norm, the larger one as p grows. */
+double form_overlap(double a, double b, double p);
+
+/* Elements that a launch writes, by its format (bf16 when it says none). */
+double form_elements(const Work *work, double bytes);

@@ -14,9 +14,9 @@ double form_stream_seconds(double bytes, double bytes_per_s, double fixed_ns, do
     return (fixed_ns + ramp) * 1e-9 + bytes / bytes_per_s;
 }
 
-static double stream_seconds(const Device *device, const double *params, const Work *work, TimingRegime regime)
+static double stream_seconds(const Device *device, const double *params, const Work *work, double clock_frac)
 {
-    (void)regime;
+    (void)clock_frac;
     double bytes = (double)work->read_bytes + (double)work->write_bytes;
     return form_stream_seconds(bytes, device->hbm_bytes_per_s * params[FRACTION], params[FIXED_NS], params[RAMP_NS],
                                params[HALF_BYTES]);
@@ -25,17 +25,23 @@ static double stream_seconds(const Device *device, const double *params, const W
 const LawForm law_form_stream = {
     .n_params = 4,
     .params = {{"fixed_ns", 1500.0, 500.0, 50000.0},
-               {"bandwidth_fraction", 0.89, 0.02, 1.0},
-               {"ramp_ns", 3000.0, 0.0, 50000.0},
-               {"half_bytes", 4e6, 1e5, 1e9}},
+               {"bandwidth_fraction", 0.85, 0.02, 0.95},
+               {"ramp_ns", 3000.0, 10.0, 50000.0},
+               {"half_bytes", 1e7, 1e6, 2e8}},
     .seconds = stream_seconds,
 };
 
-/* Links take the same parameters; hw/coll.c and timing_host_copy_ns() use them with the link's bandwidth. */
+/* Links take the same parameters. */
 const LawForm law_form_link = {
     .n_params = 4,
-    .params = {{"fixed_ns", 8000.0, 1000.0, 100000.0},
+    .params = {{"fixed_ns", 8000.0, 2000.0, 60000.0},
                {"bandwidth_fraction", 0.75, 0.05, 1.0},
-               {"ramp_ns", 50000.0, 0.0, 1e6},
+               {"ramp_ns", 50000.0, 100.0, 1e6},
                {"half_bytes", 3e7, 1e5, 1e10}},
 };
+
+double law_link_seconds(const LawFit *fit, double link_bytes_per_s, double bytes)
+{
+    const double *p = fit->params;
+    return form_stream_seconds(bytes, link_bytes_per_s * p[FRACTION], p[FIXED_NS], p[RAMP_NS], p[HALF_BYTES]);
+}
