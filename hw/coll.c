@@ -52,7 +52,7 @@ double coll_gather_seconds(const Cluster *cluster, LawKind law, const CollGroup 
     if (n_domains > 1) {
         double moved = bytes * (double)(n_domains - 1) / n;
         outside = coll_outside_seconds(cluster, n_domains - 1, moved) +
-                  cluster->device->laws->fits[law].params[0] * 1e-9;
+                  law_link_fixed_seconds(&cluster->device->laws->fits[law]);
     }
     return fmax(inside, outside);
 }
@@ -87,7 +87,7 @@ SimTime coll_all_to_all_ns(const Cluster *cluster, const CollGroup *group, int64
     double inside = coll_domain_seconds(cluster, LAW_all_to_all, 1, (double)domain_bytes);
     double outside = 0.0;
     if (coll_n_domains(group) > 1) {
-        outside = coll_outside_seconds(cluster, 1, (double)outside_bytes) + fit->params[0] * 1e-9;
+        outside = coll_outside_seconds(cluster, 1, (double)outside_bytes) + law_link_fixed_seconds(fit);
     }
     double self = 2.0 * (double)self_bytes / device->hbm_bytes_per_s;
     return quantity_ns(fmax(fmax(inside, outside), self));

@@ -225,6 +225,12 @@ static Device *load(const char *name_or_path, int depth, GError **error)
     return g_steal_pointer(&device);
 }
 
+json_t *device_descriptor(const char *name_or_path, GError **error)
+{
+    g_autoptr(JsonDoc) doc = open_descriptor(name_or_path, error);
+    return doc != NULL ? json_deep_copy(json_doc_root(doc)) : NULL;
+}
+
 Device *device_load(const char *name_or_path, GError **error)
 {
     return load(name_or_path, 0, error);

@@ -83,6 +83,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Device, device_free)
 /* Names of the shipped device presets, sorted, NULL-terminated; free with g_strfreev. */
 char **device_preset_names(void);
 
+/* The descriptor itself, as its file says it. New reference. */
+json_t *device_descriptor(const char *name_or_path, GError **error);
+
 /*
  * The descriptor as the user may see it: {"name", "title", "values": [{"key", "value", "source", "confidence",
  * "taken_over_from"}…], "laws": [{"name", "parameters", fit error, measured range}…]}. New reference.

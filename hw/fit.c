@@ -172,8 +172,12 @@ void fit_law(const Device *device, Laws *laws, LawKind law, const GArray *sample
         }
     }
     LawFit *fit = &laws->fits[law];
-    /* Many parameters and few rows: the first ones matter most, the rest stay where they start. */
-    problem.n_free = MIN(problem.n_free, (int)samples->len);
+    /* Fewer parameters than rows: the first ones matter most, the rest stay where they start. */
+    problem.n_free = MIN(problem.n_free, MAX(1, (int)samples->len - 1));
+    int n_free = problem.n_free;
+    problem.n_free = MIN(1, n_free); /* the rate alone first: from far off, all at once can get stuck */
+    solve(&problem, ITERATIONS_MAX);
+    problem.n_free = n_free;
     solve(&problem, ITERATIONS_MAX);
     fit->left_out_error = leave_out(&problem);
     fit_judge(device, laws, law, samples, fit);

@@ -42,6 +42,7 @@ static const LawKind law_of[N_WORK_LAWS] = {
     [WORK_REDUCE] = LAW_reduce,
     [WORK_GATHER] = LAW_gather,
     [WORK_SCATTER_ADD] = LAW_scatter_add,
+    [WORK_WEIGHTED_SUM] = LAW_weighted_sum,
     [WORK_SORT] = LAW_sort,
     [WORK_TOPK] = LAW_topk,
     [WORK_OPTIMIZER] = LAW_optimizer,

@@ -74,6 +74,9 @@ double law_clock_frac(const Laws *laws, double tensor_share);
 /* Seconds of a transfer of `bytes` over a link under a link law. */
 double law_link_seconds(const LawFit *fit, double link_bytes_per_s, double bytes);
 
+/* Its fixed part: launch, handshake, first bytes. */
+double law_link_fixed_seconds(const LawFit *fit);
+
 /*
  * What events around a chain of kernels show when the cache is flushed before each repetition: launches at the clock
  * that the loop's tensor share leaves, no less than the host needs to issue the chain, and the events themselves.

@@ -25,7 +25,7 @@ static double kda_seconds(const Device *device, const double *params, const Work
 
 const LawForm law_form_kda = {
     .n_params = 3,
-    .params = {{"fixed_ns", 50000.0, 5000.0, 500000.0},
+    .params = {{"fixed_ns", 50000.0, 5000.0, 120000.0},
                {"tensor_fraction", 0.1, 0.005, 1.0},
                {"memory_fraction", 0.5, 0.5, 0.5}},
     .seconds = kda_seconds,

@@ -6,7 +6,7 @@
  */
 #include "hw/laws/form.h"
 
-enum { FIXED_NS, FRACTION, RAMP_NS, HALF_BYTES };
+enum { FRACTION, FIXED_NS, RAMP_NS, HALF_BYTES };
 
 double form_stream_seconds(double bytes, double bytes_per_s, double fixed_ns, double ramp_ns, double half_bytes)
 {
@@ -24,8 +24,8 @@ static double stream_seconds(const Device *device, const double *params, const W
 
 const LawForm law_form_stream = {
     .n_params = 4,
-    .params = {{"fixed_ns", 1500.0, 500.0, 50000.0},
-               {"bandwidth_fraction", 0.85, 0.02, 0.95},
+    .params = {{"bandwidth_fraction", 0.5, 0.02, 0.95},
+               {"fixed_ns", 1500.0, 500.0, 50000.0},
                {"ramp_ns", 3000.0, 10.0, 50000.0},
                {"half_bytes", 1e7, 1e6, 2e8}},
     .seconds = stream_seconds,
@@ -34,8 +34,8 @@ const LawForm law_form_stream = {
 /* Links take the same parameters. */
 const LawForm law_form_link = {
     .n_params = 4,
-    .params = {{"fixed_ns", 8000.0, 2000.0, 60000.0},
-               {"bandwidth_fraction", 0.75, 0.05, 1.0},
+    .params = {{"bandwidth_fraction", 0.75, 0.05, 1.0},
+               {"fixed_ns", 8000.0, 2000.0, 60000.0},
                {"ramp_ns", 50000.0, 100.0, 1e6},
                {"half_bytes", 3e7, 1e5, 1e10}},
 };
@@ -44,4 +44,9 @@ double law_link_seconds(const LawFit *fit, double link_bytes_per_s, double bytes
 {
     const double *p = fit->params;
     return form_stream_seconds(bytes, link_bytes_per_s * p[FRACTION], p[FIXED_NS], p[RAMP_NS], p[HALF_BYTES]);
+}
+
+double law_link_fixed_seconds(const LawFit *fit)
+{
+    return fit->params[FIXED_NS] * 1e-9;
 }
