@@ -153,6 +153,7 @@ static Device *device_read(JsonObject *root, const Device *like)
         }
     }
     device->laws = like != NULL ? laws_copy(like->laws) : laws_new();
+    device->laws_from = like == NULL ? NULL : g_strdup(like->laws_from != NULL ? like->laws_from : like->name);
     device->name = g_strdup(json_object_string(root, "name", ""));
     device->title = g_strdup(json_object_string(root, "title", device->name));
     if (device->name[0] == '\0') {
@@ -243,6 +244,7 @@ void device_free(Device *device)
     }
     g_free(device->name);
     g_free(device->title);
+    g_free(device->laws_from);
     laws_free(device->laws);
     for (int i = 0; i < N_DEVICE_VALUES; i++) {
         origin_clear(&device->origins[i]);
@@ -310,6 +312,9 @@ json_t *device_to_json(const Device *device)
     json_object_set_new(root, "name", json_string(device->name));
     json_object_set_new(root, "title", json_string(device->title));
     json_object_set_new(root, "values", values);
+    if (device->laws_from != NULL) {
+        json_object_set_new(root, "laws_from", json_string(device->laws_from));
+    }
     json_object_set_new(root, "laws", laws_to_json(device->laws, FALSE));
     return root;
 }

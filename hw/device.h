@@ -72,6 +72,7 @@ typedef struct Device {
     double compute_rate_under_copy;
 
     Laws *laws;
+    char *laws_from; /* name of the descriptor whose laws these are, when not this one's; NULL = own */
     DeviceOrigin origins[N_DEVICE_VALUES];
 } Device;
 

@@ -2,15 +2,16 @@
 
 #include <string.h>
 
-#define LAW(id, name, form) extern const LawForm law_form_##form;
+#define LAW(id, name, form, power) extern const LawForm law_form_##form;
 #include "hw/law.def"
 #undef LAW
 
 static const struct {
     const char *name;
     const LawForm *form;
+    double power; /* of its tensor work, against a GEMM's */
 } laws[N_LAWS] = {
-#define LAW(id, name, form) [LAW_##id] = {name, &law_form_##form},
+#define LAW(id, name, form, power) [LAW_##id] = {name, &law_form_##form, power},
 #include "hw/law.def"
 #undef LAW
 };
@@ -104,11 +105,15 @@ double law_seconds(const Device *device, const Laws *from, const Work *work, dou
     return laws[law].form->seconds(device, from->fits[law].params, work, clock_frac);
 }
 
-double law_tensor_share(const Device *device, const Laws *from, const Work *work)
+double law_power_share(const Device *device, const Laws *from, const Work *work)
 {
+    if (laws[law_of[work->law]].power <= 0.0) {
+        return 0.0;
+    }
     /* What half the clock adds is what the clock governs. */
     double full = law_seconds(device, from, work, 1.0);
-    return CLAMP(law_seconds(device, from, work, 0.5) / full - 1.0, 0.0, 1.0);
+    double tensor_share = CLAMP(law_seconds(device, from, work, 0.5) / full - 1.0, 0.0, 1.0);
+    return laws[law_of[work->law]].power * tensor_share;
 }
 
 double law_measured_seconds(const Device *device, const Laws *from, const Work *works, int n_works, double host_seconds)
@@ -117,7 +122,7 @@ double law_measured_seconds(const Device *device, const Laws *from, const Work *
     for (int i = 0; i < n_works; i++) {
         double seconds = law_seconds(device, from, &works[i], 1.0) * works[i].n_launches;
         total += seconds;
-        tensor += seconds * law_tensor_share(device, from, &works[i]);
+        tensor += seconds * law_power_share(device, from, &works[i]);
     }
     double clock_frac = law_clock_frac(from, tensor / (total + flush_seconds));
     for (int i = 0; i < n_works; i++) {

@@ -18,7 +18,7 @@
 #include "sim/base/json-read.h"
 
 typedef enum LawKind {
-#define LAW(id, name, form) LAW_##id,
+#define LAW(id, name, form, power) LAW_##id,
 #include "hw/law.def"
 #undef LAW
     N_LAWS
@@ -67,8 +67,8 @@ double law_size(const Work *work);
 /* Seconds of one launch under given laws. */
 double law_seconds(const Device *device, const Laws *laws, const Work *work, double clock_frac);
 
-/* See timing_tensor_share() and timing_clock_frac(). */
-double law_tensor_share(const Device *device, const Laws *laws, const Work *work);
+/* See timing_power_share() and timing_clock_frac(). */
+double law_power_share(const Device *device, const Laws *laws, const Work *work);
 double law_clock_frac(const Laws *laws, double tensor_share);
 
 /* Seconds of a transfer of `bytes` over a link under a link law. */

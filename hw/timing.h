@@ -22,8 +22,8 @@ SimTime timing_work_ns(const Device *device, const Work *work, TimingRegime regi
 /* The same at a given clock, a fraction of the burst clock. */
 SimTime timing_work_at_clock_ns(const Device *device, const Work *work, double clock_frac, Evidence *ret_evidence);
 
-/* Share of one launch, priced at clock 1, that stretches when the clock sinks: 1 for tensor work, 0 for memory work. */
-double timing_tensor_share(const Device *device, const Work *work);
+/* Tensor work of one launch, as a share of its duration at clock 1 and weighted by what it draws against a GEMM. */
+double timing_power_share(const Device *device, const Work *work);
 
 /* Clock that the power limit leaves when tensor work takes that share (0 to 1) of the time, as a fraction of the burst clock. */
 double timing_clock_frac(const Device *device, double tensor_share);

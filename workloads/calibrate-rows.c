@@ -189,6 +189,17 @@ static RowUse stream(TableRow *row, FitSample *sample, WorkLaw law, LawKind *ret
     return ROW_USED;
 }
 
+/* The fused kernels of linear layer and cross entropy, forward and backward; the other rows are chains of operators. */
+static RowUse loss(TableRow *row, FitSample *sample, LawKind *ret_law)
+{
+    if (!is(row, "cce")) {
+        return ROW_UNUSED;
+    }
+    add(sample, WORK_LOSS, (double)count(row, "flops"), 0, 0)->dtype = DTYPE_BF16;
+    *ret_law = LAW_loss;
+    return ROW_USED;
+}
+
 static RowUse strided(TableRow *row, FitSample *sample, LawKind *ret_law)
 {
     return stream(row, sample, WORK_STRIDED, ret_law);
@@ -267,7 +278,6 @@ static RowUse optimizer(TableRow *row, FitSample *sample, LawKind *ret_law)
 {
     int64_t n = count(row, "params"); /* weight, gradient and two moments in, all but the gradient out, fp32 */
     add(sample, WORK_OPTIMIZER, 0.0, 16 * n, 12 * n);
-    sample->host_min_s = 44e-6; /* a step of one tensor, however small */
     *ret_law = LAW_optimizer;
     return ROW_USED;
 }
@@ -382,9 +392,9 @@ static const struct {
     {"activation", activation},       {"attention", attention}, {"attention_more", attention},
     {"attnres", attnres},             {"attnres_more", attnres}, {"cast", cast}, {"chunk_cat", chunk_cat},
     {"copy", copy},                   {"elementwise", elementwise}, {"gemm", gemm},
-    {"grouped_gemm", grouped_gemm},   {"host_link", host_link}, {"kda", kda},
+    {"grouped_gemm", grouped_gemm},   {"host_link", host_link}, {"kda", kda}, {"loss", loss},
     {"norm", norm},                   {"norm_backward", norm},  {"norm_forward", norm},
-    {"norm_weight_grad", norm},       {"optimizer", optimizer}, {"permute", rows_of_tokens},
+    {"norm_weight_grad", norm},       {"optimizer", optimizer}, {"optimizer_steps", optimizer}, {"permute", rows_of_tokens},
     {"pointwise", pointwise},         {"reduce", reduce},       {"router", router},
     {"rows", rows_of_tokens},         {"softmax", softmax},     {"sort", sort},
     {"strided", strided},             {"topk", topk},           {"unpermute", rows_of_tokens},

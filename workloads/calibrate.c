@@ -131,6 +131,29 @@ gboolean calibrate_read(const char *const *paths, const Device *device, GArray *
     return TRUE;
 }
 
+/* Kinds that no table tells of take over the parameters of the kind they resemble most. */
+static void lend_laws(Laws *laws)
+{
+    static const LawKind pairs[][2] = {
+        {LAW_scan_forward, LAW_kda_forward},
+        {LAW_scan_backward, LAW_kda_backward},
+        {LAW_sparse_attention_forward, LAW_attention_forward},
+        {LAW_sparse_attention_backward, LAW_attention_backward},
+        {LAW_transpose, LAW_strided},
+        {LAW_conv1d, LAW_strided},
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(pairs); i++) {
+        LawFit *to = &laws->fits[pairs[i][0]];
+        const LawFit *from = &laws->fits[pairs[i][1]];
+        if (!to->fitted && from->fitted && law_form(pairs[i][0]) == law_form(pairs[i][1])) {
+            memcpy(to->params, from->params, sizeof to->params);
+            to->own = TRUE;
+            g_free(to->source);
+            to->source = g_strdup_printf("assumed to run as %s", law_name(pairs[i][1]));
+        }
+    }
+}
+
 static gboolean fit_all(Calibration *calibration, CalibrateProgress progress, void *data, GError **error)
 {
     for (int i = 0; i < N_LAWS; i++) {
@@ -143,7 +166,11 @@ static gboolean fit_all(Calibration *calibration, CalibrateProgress progress, vo
             fit_law(calibration->device, calibration->device->laws, (LawKind)i, calibration->samples[i], source);
         }
     }
-    return progress == NULL || progress(N_LAWS, N_LAWS, data) || TRUE;
+    lend_laws(calibration->device->laws);
+    if (progress != NULL) {
+        (void)progress(N_LAWS, N_LAWS, data);
+    }
+    return TRUE;
 }
 
 Calibration *calibrate(const char *const *paths, const char *base, CalibrateProgress progress, void *data,
@@ -155,6 +182,9 @@ Calibration *calibrate(const char *const *paths, const char *base, CalibrateProg
     if (calibration->device == NULL) {
         return NULL;
     }
+    /* From the same start whatever the base was fitted to, so that the same tables give the same bytes. */
+    laws_free(calibration->device->laws);
+    calibration->device->laws = laws_new();
     if (!calibrate_read(paths, calibration->device, calibration->samples, calibration->unused, error) ||
         !fit_all(calibration, progress, data, error)) {
         return NULL;

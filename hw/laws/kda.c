@@ -7,7 +7,7 @@
 
 #include "hw/laws/form.h"
 
-enum { FIXED_NS, TENSOR_FRACTION, MEMORY_FRACTION };
+enum { TENSOR_FRACTION, FIXED_NS, MEMORY_FRACTION };
 
 static const double chunk = 64.0;
 
@@ -25,8 +25,8 @@ static double kda_seconds(const Device *device, const double *params, const Work
 
 const LawForm law_form_kda = {
     .n_params = 3,
-    .params = {{"fixed_ns", 50000.0, 5000.0, 120000.0},
-               {"tensor_fraction", 0.1, 0.005, 1.0},
+    .params = {{"tensor_fraction", 0.015, 0.001, 1.0},
+               {"fixed_ns", 50000.0, 5000.0, 120000.0},
                {"memory_fraction", 0.5, 0.5, 0.5}},
     .seconds = kda_seconds,
 };

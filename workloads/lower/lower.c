@@ -355,7 +355,7 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
     StepState state = {.lowering = &lowering, .frames = frames};
     int cut_tensor;
     lowering.program = program_new();
-    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .regime = TIMING_BURST};
+    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .regime = TIMING_STEP};
     lowering.geometries = g_ptr_array_new_with_free_func(free_group);
     lowering.cache = g_array_new(FALSE, TRUE, sizeof(CachedSegment));
     lowering.mode = save_mode(plan);

@@ -1,0 +1,100 @@
+/* Groups on nodes and domains, and the cost of collectives over them. */
+#include "tests/check.h"
+
+#include "hw/cluster.h"
+#include "sim/base/error.h"
+
+static Cluster *load(const char *preset, int64_t nodes, int64_t per_node)
+{
+    g_autoptr(GError) error = NULL;
+    Cluster *cluster = cluster_load(preset, nodes, per_node, &error);
+    check_no_error(error);
+    return cluster;
+}
+
+static const struct {
+    int64_t nodes, per_node, first, stride, n, per_domain;
+} geometries[] = {
+    {1, 2, 0, 1, 2, 2},   {4, 8, 0, 1, 32, 8},   {4, 8, 0, 8, 4, 1},  {4, 8, 3, 8, 4, 1},   {4, 8, 0, 4, 8, 2},
+    {2, 8, 6, 1, 4, 2},   {8, 8, 0, 1, 8, 8},    {8, 8, 0, 2, 16, 4}, {1, 8, 5, 1, 1, 1},   {3, 4, 0, 1, 12, 4},
+};
+
+static void test_geometry(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(geometries); i++) {
+        g_autoptr(Cluster) cluster = load("h200-sxm", geometries[i].nodes, geometries[i].per_node);
+        CollGroup group = cluster_group(cluster, geometries[i].first, geometries[i].stride, geometries[i].n);
+        check_int(group.n_ranks, geometries[i].n);
+        check_int(group.per_domain, geometries[i].per_domain);
+    }
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    g_autoptr(GError) error = NULL;
+    assert_null(cluster_load("h200-sxm", 0, 8, &error));
+    check_error(&error, MOESIM_ERROR_INPUT, "at least 1");
+    assert_null(cluster_load("h200", 1, 8, &error));
+    check_error(&error, MOESIM_ERROR_INPUT, "h200-sxm");
+}
+
+/* No collective beats the link; all grow with bytes and none shrinks when ranks join. */
+static void test_bounds(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][2] = {{2, 2}, {4, 4}, {8, 8}, {16, 8}, {64, 8}, {128, 8}, {16, 1}};
+    g_autoptr(Cluster) cluster = load("h200-sxm", 16, 8);
+    for (int kind = 0; kind < N_COLLS; kind++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+            CollGroup group = {.n_ranks = sizes[i][0], .per_domain = sizes[i][1]};
+            SimTime last = 0;
+            for (int64_t bytes = 1024; bytes <= 1LL << 34; bytes *= 4) {
+                Evidence evidence = EVIDENCE_MEASURED;
+                SimTime ns = coll_ns(cluster, (CollKind)kind, &group, bytes, &evidence);
+                assert_true(ns >= last);
+                assert_true(group.n_ranks == 2 || evidence >= EVIDENCE_DATASHEET);
+                double moved = kind == COLL_send_recv ? (double)bytes
+                                                      : (double)bytes * (double)(group.n_ranks - 1) / (double)group.n_ranks;
+                /* The fastest way in or out of a rank: its domain links and its NIC together. */
+                double rate = cluster->scale_up_bytes_per_s + cluster->scale_out_bytes_per_s;
+                if (group.per_domain > 1 || kind == COLL_send_recv) {
+                    assert_true((double)ns * 1e-9 >= moved / rate / (kind == COLL_all_reduce ? 0.5 : 1.0) * 0.999);
+                }
+                last = ns;
+            }
+        }
+    }
+    CollGroup one = {.n_ranks = 1, .per_domain = 1};
+    check_int(coll_ns(cluster, COLL_all_gather, &one, 1 << 30, NULL), 0);
+}
+
+/* Across nodes the NICs carry each node's missing part once per rail: 8 x 50 GB/s into a node. */
+static void test_hierarchy(void **state)
+{
+    (void)state;
+    g_autoptr(Cluster) cluster = load("h200-sxm", 4, 8);
+    CollGroup all = cluster_group(cluster, 0, 1, 32), rails = cluster_group(cluster, 0, 8, 4);
+    double bytes = 8.0 * (1 << 30);
+    double into_node = bytes * 24.0 / 32.0 / 400e9;
+    double got = (double)coll_ns(cluster, COLL_all_gather, &all, (int64_t)bytes, NULL) * 1e-9;
+    assert_true(got >= into_node && got < 1.5 * into_node);
+    assert_true(coll_ns(cluster, COLL_all_gather, &rails, 1 << 30, NULL) > coll_ns(cluster, COLL_all_gather, &all, 1 << 30, NULL));
+    check_string(coll_name(COLL_reduce_scatter), "reduce_scatter");
+    /* The busiest level decides an all-to-all. */
+    SimTime inside = coll_all_to_all_ns(cluster, &all, 1 << 28, 0, 0, NULL);
+    SimTime both = coll_all_to_all_ns(cluster, &all, 1 << 28, 1 << 28, 0, NULL);
+    assert_true(both > 3 * inside);
+}
+
+int main(void)
+{
+    const struct CMUnitTest group[] = {
+        cmocka_unit_test(test_geometry),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_hierarchy),
+    };
+    return cmocka_run_group_tests(group, NULL, NULL);
+}

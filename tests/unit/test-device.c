@@ -1,0 +1,114 @@
+/* Descriptors: every preset loads and says where each value comes from; what a descriptor gets wrong is named. */
+#include "tests/check.h"
+
+#include "hw/device.h"
+#include "hw/law.h"
+#include "sim/base/error.h"
+
+static void test_presets(void **state)
+{
+    (void)state;
+    g_auto(GStrv) names = device_preset_names();
+    assert_true(g_strv_length(names) >= 1);
+    for (char **name = names; *name != NULL; name++) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Device) device = device_load(*name, &error);
+        check_no_error(error);
+        check_string(device->name, *name);
+        assert_true(device->usable_bytes > 0 && device->usable_bytes <= device->hbm_bytes + device->hbm_bytes / 10);
+        assert_true(device->peak_flops_per_s[DTYPE_BF16] >= 1e14);
+        for (int i = 0; i < N_DEVICE_VALUES; i++) {
+            const DeviceOrigin *origin = &device->origins[i];
+            assert_true(origin->source == NULL || (origin->source[0] != '\0' && origin->confidence != NULL));
+        }
+        assert_non_null(device->origins[DEVICE_hbm_bytes].source);
+        assert_null(device->origins[DEVICE_hbm_bytes].from);
+    }
+}
+
+/* The usual mistakes about this part: sparse peaks, PCIe both ways, decimal memory. */
+static void test_h200(void **state)
+{
+    (void)state;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Device) device = device_load("h200-sxm", &error);
+    check_no_error(error);
+    check_close(device->peak_flops_per_s[DTYPE_BF16], 989e12, 1e-9);
+    check_close(device->peak_flops_per_s[DTYPE_FP8], 1979e12, 1e-9);
+    check_int(device->hbm_bytes, 141000000000);
+    check_close(device->scale_up_bytes_per_s, 450e9, 1e-9);
+    check_int(device->workspace_bytes, 64 << 20);
+    check_int(device->n_sms, 132);
+    assert_true(device->laws->fits[LAW_gemm].fitted && device->laws->fits[LAW_gemm].own);
+    assert_null(device->laws_from);
+}
+
+#define NEEDED                                                                                                                  \
+    "\"hbm_bytes\": {\"value\": \"80 GB\", \"source\": \"s\"}, \"hbm_bytes_per_s\": {\"value\": \"2 TB/s\", \"source\": \"s\"}, " \
+    "\"peak_bf16\": {\"value\": \"300 TFLOP/s\", \"source\": \"s\"}"
+
+static const struct {
+    const char *text;
+    const char *message;
+} mistakes[] = {
+    {"{\"name\": \"x\", \"values\": {}}", "peak_bf16 is missing"},
+    {"{\"name\": \"x\", \"values\": {\"hbm_bytes\": {\"value\": \"80 GB\"}}}", "values.hbm_bytes.source"},
+    {"{\"name\": \"x\", \"values\": {\"hbm_byte\": {\"value\": \"80 GB\", \"source\": \"s\"}}}", "hbm_byte"},
+    {"{\"name\": \"x\", \"like\": \"h300-sxm\", \"values\": {}}", "no hardware preset \"h300-sxm\""},
+    {"{\"name\": \"x\", \"like\": \"h200-sxm\", \"values\": {" NEEDED "}, \"laws\": {\"gem\": {}}}", "laws.gem"},
+    {"{\"like\": \"h200-sxm\", \"values\": {" NEEDED "}}", "name"},
+};
+
+static Device *load_text(const char *text, GError **error)
+{
+    g_autofree char *dir = g_dir_make_tmp("moesim-XXXXXX", NULL);
+    g_autofree char *path = g_build_filename(dir, "x.json", NULL);
+    assert_true(g_file_set_contents(path, text, -1, NULL));
+    Device *device = device_load(path, error);
+    g_unlink(path);
+    g_rmdir(dir);
+    return device;
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(mistakes); i++) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Device) device = load_text(mistakes[i].text, &error);
+        assert_null(device);
+        check_error(&error, MOESIM_ERROR_INPUT, mistakes[i].message);
+    }
+}
+
+static void test_like(void **state)
+{
+    (void)state;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Device) device = load_text("{\"name\": \"x\", \"like\": \"h200-sxm\", \"values\": {" NEEDED "}}", &error);
+    check_no_error(error);
+    check_int(device->hbm_bytes, 80000000000);
+    check_string(device->laws_from, "h200-sxm");
+    check_string(device->origins[DEVICE_eager_op_ns].from, "h200-sxm");
+    check_close(device->peak_flops_per_s[DTYPE_FP8], 0.0, 1e-9); /* formats are not taken over */
+    assert_true(device->laws->fits[LAW_gemm].fitted && !device->laws->fits[LAW_gemm].own);
+    g_autoptr(json_t) json = device_to_json(device);
+    assert_true(json_array_size(json_object_get(json, "values")) > 10);
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    g_autoptr(GError) error = NULL;
+    assert_null(device_load("h200-sxn", &error));
+    check_error(&error, MOESIM_ERROR_INPUT, "did you mean \"h200-sxm\"");
+}
+
+int main(void)
+{
+    const struct CMUnitTest group[] = {
+        cmocka_unit_test(test_presets), cmocka_unit_test(test_h200),  cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_like),    cmocka_unit_test(test_unknown),
+    };
+    return cmocka_run_group_tests(group, NULL, NULL);
+}
