@@ -184,6 +184,9 @@ static JsonDoc *open_descriptor(const char *name_or_path, GError **error)
         g_auto(GStrv) names = device_preset_names();
         const char *nearest =
             error_nearest_name(name_or_path, (const char *const *)names, g_strv_length(names));
+        for (char **name = names; *name != NULL && nearest == NULL; name++) {
+            nearest = g_str_has_prefix(*name, name_or_path) ? *name : NULL; /* "h200" for "h200-sxm" */
+        }
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                     "no hardware preset \"%s\"%s%s%s: \"moesim hw\" lists them, a path to a descriptor works too",
                     name_or_path, nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
