@@ -5,18 +5,23 @@
 #include "models/execute.h"
 #include "models/ops/attention.h"
 #include "models/ops/cross-entropy.h"
+#include "models/ops/expert-pass.h"
 #include "models/ops/gdn.h"
+#include "models/ops/grouped-gemm.h"
 #include "models/ops/head-loss.h"
 #include "models/ops/kda.h"
 #include "models/ops/linear.h"
+#include "models/ops/permute.h"
+#include "models/ops/router.h"
 #include "models/ops/sparse-attention.h"
+#include "models/ops/unpermute.h"
 #include "sim/base/error.h"
 #include "sim/base/rng.h"
 
 /* Largest relative difference of two float64 algorithms. */
 static const double bound = 1e-11;
 
-enum { TOKENS = 37, HIDDEN = 7, VOCAB = 23, HEADS = 2, VALUE_HEADS = 4, KEY_DIM = 5, VALUE_DIM = 3 };
+enum { TOKENS = 37, HIDDEN = 7, VOCAB = 23, HEADS = 2, VALUE_HEADS = 4, KEY_DIM = 5, VALUE_DIM = 3, EXPERTS = 6 };
 
 static const CrossEntropyAttr loss_attrs[] = {
     {CROSS_ENTROPY_IGNORE, 0, 0, 0, LOSS_MEAN},
@@ -86,6 +91,22 @@ static void build_attention(Graph *graph, gboolean second, int variant)
     }
 }
 
+/* Permute, grouped GEMM and unpermute one after the other against one pass; variant 1 drops slots. */
+static void build_experts(Graph *graph, gboolean second, int variant)
+{
+    const RouterAttr attr = {.experts = EXPERTS, .top_k = 2, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 1,
+                             .capacity_factor = variant == 0 ? 0 : 0.7, .drop = MOE_DROP_PROBS};
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, HIDDEN, DTYPE_FP64, TRUE);
+    RouterTensors t = router_add(graph, "gate", x, &attr);
+    if (second) {
+        graph_add_output(graph, expert_pass_add(graph, "experts", x, t.weights, t.order, VALUE_DIM, EXPERTS));
+    } else {
+        int rows = permute_add(graph, "permute", x, t.order);
+        int y = grouped_gemm_add(graph, "experts", rows, VALUE_DIM, EXPERTS);
+        graph_add_output(graph, unpermute_add(graph, "unpermute", y, t.weights, t.order));
+    }
+}
+
 static const struct {
     const char *name;
     void (*build)(Graph *graph, gboolean second, int variant);
@@ -97,6 +118,8 @@ static const struct {
     {"KDA, softplus gate: chunks = token by token", build_kda, 1},
     {"gated delta net: chunks = token by token", build_gdn, 0},
     {"dense attention = sparse attention to all keys", build_attention, 0},
+    {"permute, grouped GEMM, unpermute = one pass", build_experts, 0},
+    {"permute, grouped GEMM, unpermute = one pass, slots dropped", build_experts, 1},
 };
 
 int check_n_pairs(void)
@@ -167,7 +190,7 @@ static Tensor *input_value(Side *side, const GraphTensor *shape, uint64_t seed)
 
 static gboolean side_run(Side *side, int idx, gboolean second, GError **error)
 {
-    static const RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = TOKENS, [ROWS_SEQUENCES] = 1}, .seq_len = TOKENS};
+    static const RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = TOKENS, [ROWS_SEQUENCES] = 1, [ROWS_EXPERTS] = EXPERTS}, .seq_len = TOKENS};
     side->graph = graph_new(DTYPE_FP64);
     side->made = g_ptr_array_new_with_free_func(tensor_free_any);
     pairs[idx].build(side->graph, second, pairs[idx].variant);

@@ -1,5 +1,5 @@
 /* Permute, grouped GEMM and unpermute as one pass against the chain of the three operators, values and gradients. */
-#include "models/expert-pass.h"
+#include "models/ops/expert-pass.h"
 
 #include "models/execute.h"
 #include "models/ops/grouped-gemm.h"
@@ -27,28 +27,12 @@ static const PassCase cases[] = {
     {"float32", 300, 33, 17, 5, 2, 0, TRUE},
 };
 
-typedef struct Chain {
+/* One way, run: outputs and gradients. */
+typedef struct Side {
     Graph *graph;
-    int x, yp, out;
-    RouterTensors router;
-} Chain;
-
-/* The operators; the router is frozen and stands in front to make the tables. */
-static Chain chain_new(const PassCase *c)
-{
-    RouterAttr attr = {.experts = c->experts, .top_k = c->top_k, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 1,
-                       .capacity_factor = c->capacity_factor, .drop = MOE_DROP_POSITION};
-    Chain chain = {.graph = graph_new(DTYPE_FP64)};
-    int gate_x = graph_add_input(chain.graph, "gate_x", ROWS_TOKENS, 3, DTYPE_FP64, FALSE);
-    chain.x = graph_add_input(chain.graph, "x", ROWS_TOKENS, c->in, DTYPE_FP64, TRUE);
-    chain.router = router_add(chain.graph, "gate", gate_x, &attr);
-    int slots = permute_add(chain.graph, "permute", chain.x, chain.router.order);
-    chain.yp = grouped_gemm_add(chain.graph, "w", slots, c->out, c->experts);
-    chain.out = unpermute_add(chain.graph, "unpermute", chain.yp, chain.router.weights, chain.router.order);
-    graph_add_output(chain.graph, chain.out);
-    graph_finish(chain.graph);
-    return chain;
-}
+    Execution *run;
+    int x, weights, out;
+} Side;
 
 static Tensor *draw(TensorType type, int n_dims, const int64_t *dims, uint64_t seed)
 {
@@ -59,25 +43,52 @@ static Tensor *draw(TensorType type, int n_dims, const int64_t *dims, uint64_t s
     return tensor;
 }
 
+/* The graph: a router on an input of its own, then the experts in one pass or by three operators. */
+static Side side_new(const PassCase *c, gboolean one_pass)
+{
+    RouterAttr attr = {.experts = c->experts, .top_k = c->top_k, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 1,
+                       .capacity_factor = c->capacity_factor, .drop = MOE_DROP_POSITION};
+    Graph *graph = graph_new(DTYPE_FP64);
+    Side side = {.graph = graph};
+    int gate_x = graph_add_input(graph, "gate_x", ROWS_TOKENS, 3, DTYPE_FP64, FALSE);
+    side.x = graph_add_input(graph, "x", ROWS_TOKENS, c->in, DTYPE_FP64, TRUE);
+    RouterTensors t = router_add(graph, "gate", gate_x, &attr);
+    side.weights = t.weights;
+    if (one_pass) {
+        side.out = expert_pass_add(graph, "w", side.x, t.weights, t.order, c->out, c->experts);
+    } else {
+        int y = grouped_gemm_add(graph, "w", permute_add(graph, "permute", side.x, t.order), c->out, c->experts);
+        side.out = unpermute_add(graph, "unpermute", y, t.weights, t.order);
+    }
+    graph_add_output(graph, side.out);
+    graph_finish(graph);
+    return side;
+}
+
+/* values: gate's input and matrix, x, the experts' matrices, the gradient of the output. */
+static void side_run(Side *side, const PassCase *c, Tensor *const values[5])
+{
+    RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = c->n_tokens, [ROWS_EXPERTS] = c->experts}, .seq_len = c->n_tokens};
+    side->run = execute_new(side->graph, &rows, values[0]->type);
+    execute_put(side->run, g_array_index(side->graph->inputs, int, 0), values[0]);
+    execute_put_param(side->run, 0, values[1]);
+    execute_put(side->run, side->x, values[2]);
+    execute_put_param(side->run, 1, values[3]);
+    assert_true(execute_forward(side->run, NULL));
+    execute_put_grad(side->run, side->out, values[4]);
+    assert_true(execute_backward(side->run, NULL));
+}
+
+static void side_clear(Side *side)
+{
+    execute_free(side->run);
+    graph_free(side->graph);
+}
+
 static void check_same(const Tensor *got, const Tensor *want, double tolerance)
 {
     for (int64_t i = 0; i < tensor_numel(got); i++) {
-        assert_true(fabs(tensor_get(got, i) - (want != NULL ? tensor_get(want, i) : 0)) <= tolerance);
-    }
-}
-
-static void run_pass(const PassCase *c, const Chain *chain, const Execution *run, const Tensor *const in[3], Tensor *const out[4])
-{
-    const Tensor *weights = execute_value(run, chain->router.weights);
-    ExpertPass pass = {.n_tokens = c->n_tokens, .top_k = c->top_k, .experts = c->experts, .in = c->in, .out = c->out,
-                       .order = execute_value(run, chain->router.order)->data,
-                       .counts = execute_value(run, chain->router.counts)->data};
-    if (c->single) {
-        expert_pass_forward_f32(&pass, in[0]->data, weights->data, in[1]->data, out[0]->data);
-        expert_pass_backward_f32(&pass, in[0]->data, weights->data, in[1]->data, in[2]->data, out[1]->data, out[2]->data, out[3]->data);
-    } else {
-        expert_pass_forward_f64(&pass, in[0]->data, weights->data, in[1]->data, out[0]->data);
-        expert_pass_backward_f64(&pass, in[0]->data, weights->data, in[1]->data, in[2]->data, out[1]->data, out[2]->data, out[3]->data);
+        assert_true(fabs(tensor_get(got, i) - tensor_get(want, i)) <= tolerance);
     }
 }
 
@@ -86,32 +97,22 @@ static void test_pass(void **state)
     const PassCase *c = *state;
     TensorType type = c->single ? TENSOR_F32 : TENSOR_F64;
     double tolerance = c->single ? 1e-4 : 1e-12;
-    Chain chain = chain_new(c);
-    g_autoptr(Graph) graph = chain.graph;
-    RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = c->n_tokens, [ROWS_EXPERTS] = c->experts,
-                               [ROWS_LOCAL_EXPERTS] = c->experts}, .seq_len = c->n_tokens};
     g_autoptr(Tensor) gate_x = draw(type, 2, (int64_t[]){c->n_tokens, 3}, 1);
     g_autoptr(Tensor) gate_w = draw(type, 2, (int64_t[]){c->experts, 3}, 2);
     g_autoptr(Tensor) x = draw(type, 2, (int64_t[]){c->n_tokens, c->in}, 3);
     g_autoptr(Tensor) w = draw(type, 3, (int64_t[]){c->experts, c->out, c->in}, 4);
     g_autoptr(Tensor) dy = draw(type, 2, (int64_t[]){c->n_tokens, c->out}, 5);
-    g_autoptr(Tensor) y = tensor_dup(dy);
-    g_autoptr(Tensor) dx = tensor_dup(x);
-    g_autoptr(Tensor) dweights = tensor_new_2d(type, c->n_tokens, c->top_k);
-    g_autoptr(Tensor) dw = tensor_dup(w);
-    g_autoptr(Execution) run = execute_new(chain.graph, &rows, type);
-    execute_put(run, g_array_index(chain.graph->inputs, int, 0), gate_x);
-    execute_put(run, chain.x, x);
-    execute_put_param(run, 0, gate_w);
-    execute_put_param(run, 1, w);
-    assert_true(execute_forward(run, NULL));
-    execute_put_grad(run, chain.out, dy);
-    assert_true(execute_backward(run, NULL));
-    run_pass(c, &chain, run, (const Tensor *const[]){x, w, dy}, (Tensor *const[]){y, dx, dweights, dw});
-    check_same(y, execute_value(run, chain.out), tolerance);
-    check_same(dx, execute_grad(run, chain.x), tolerance);
-    check_same(dweights, execute_grad(run, chain.router.weights), tolerance);
-    check_same(dw, execute_param_grad(run, 1), 10 * tolerance);
+    Tensor *const values[5] = {gate_x, gate_w, x, w, dy};
+    Side chain = side_new(c, FALSE);
+    Side pass = side_new(c, TRUE);
+    side_run(&chain, c, values);
+    side_run(&pass, c, values);
+    check_same(execute_value(pass.run, pass.out), execute_value(chain.run, chain.out), tolerance);
+    check_same(execute_grad(pass.run, pass.x), execute_grad(chain.run, chain.x), tolerance);
+    check_same(execute_grad(pass.run, pass.weights), execute_grad(chain.run, chain.weights), tolerance);
+    check_same(execute_param_grad(pass.run, 1), execute_param_grad(chain.run, 1), 10 * tolerance);
+    side_clear(&chain);
+    side_clear(&pass);
 }
 
 int main(void)
