@@ -16,7 +16,8 @@ typedef struct Watcher {
 struct SimEngine {
     SimTime now_ns;
     EventQueue *queue;
-    GArray *settlers; /* Settler: first come, first called */
+    Settler *settlers; /* first come, first called; not a GArray: one is added for most events */
+    size_t n_settlers, n_settlers_max;
     GArray *watchers; /* Watcher */
     GError *failure;
     uint64_t n_events;
@@ -26,7 +27,6 @@ SimEngine *sim_engine_new(void)
 {
     SimEngine *engine = g_new0(SimEngine, 1);
     engine->queue = event_queue_new();
-    engine->settlers = g_array_new(FALSE, FALSE, sizeof(Settler));
     engine->watchers = g_array_new(FALSE, FALSE, sizeof(Watcher));
     return engine;
 }
@@ -37,7 +37,7 @@ void sim_engine_free(SimEngine *engine)
         return;
     }
     event_queue_free(engine->queue);
-    g_array_unref(engine->settlers);
+    g_free(engine->settlers);
     g_array_unref(engine->watchers);
     g_clear_error(&engine->failure);
     g_free(engine);
@@ -57,8 +57,11 @@ void sim_engine_at(SimEngine *engine, SimTime time_ns, EventFn run, void *self, 
 
 void sim_engine_settle(SimEngine *engine, EventFn settle, void *self, uint64_t arg)
 {
-    Settler settler = {settle, self, arg};
-    g_array_append_val(engine->settlers, settler);
+    if (engine->n_settlers == engine->n_settlers_max) {
+        engine->n_settlers_max = MAX(64, 2 * engine->n_settlers_max);
+        engine->settlers = g_renew(Settler, engine->settlers, engine->n_settlers_max);
+    }
+    engine->settlers[engine->n_settlers++] = (Settler){settle, self, arg};
 }
 
 void sim_engine_watch(SimEngine *engine, SimReport report, void *self)
@@ -79,11 +82,11 @@ void sim_engine_fail(SimEngine *engine, GError *error)
 /* The array may grow while it is walked, and its memory move: each entry is copied out first. */
 static void settle_all(SimEngine *engine)
 {
-    for (guint i = 0; i < engine->settlers->len; i++) {
-        Settler settler = g_array_index(engine->settlers, Settler, i);
+    for (size_t i = 0; i < engine->n_settlers; i++) {
+        Settler settler = engine->settlers[i];
         settler.settle(settler.self, settler.arg);
     }
-    g_array_set_size(engine->settlers, 0);
+    engine->n_settlers = 0;
 }
 
 static gboolean check_done(SimEngine *engine, GError **error)

@@ -57,7 +57,8 @@ struct Streams {
     GArray *streams;    /* Stream */
     GArray *tokens;     /* Token */
     GArray *groups;     /* Group */
-    GArray *ready;      /* int: streams that can go on */
+    int *ready;         /* streams that can go on */
+    size_t n_ready, n_ready_max;
     gboolean is_draining;
     SpanLog *log;
 };
@@ -75,7 +76,6 @@ Streams *streams_new(SimEngine *engine, const StreamCallbacks *callbacks)
     streams->streams = g_array_new(FALSE, FALSE, sizeof(Stream));
     streams->tokens = g_array_new(FALSE, FALSE, sizeof(Token));
     streams->groups = g_array_new(FALSE, FALSE, sizeof(Group));
-    streams->ready = g_array_new(FALSE, FALSE, sizeof(int));
     sim_engine_watch(engine, report, streams);
     return streams;
 }
@@ -112,7 +112,7 @@ void streams_free(Streams *streams)
     g_array_unref(streams->streams);
     g_array_unref(streams->tokens);
     g_array_unref(streams->groups);
-    g_array_unref(streams->ready);
+    g_free(streams->ready);
     g_free(streams);
 }
 
@@ -166,7 +166,11 @@ static void drain(void *self, uint64_t arg);
 static void make_ready(Streams *streams, int idx)
 {
     get(streams, idx)->state = STREAM_READY;
-    g_array_append_val(streams->ready, idx);
+    if (streams->n_ready == streams->n_ready_max) {
+        streams->n_ready_max = MAX(64, 2 * streams->n_ready_max);
+        streams->ready = g_renew(int, streams->ready, streams->n_ready_max);
+    }
+    streams->ready[streams->n_ready++] = idx;
     if (!streams->is_draining) {
         streams->is_draining = TRUE;
         sim_engine_settle(streams->engine, drain, streams, 0);
@@ -430,8 +434,8 @@ static void drain(void *self, uint64_t arg)
 {
     (void)arg;
     Streams *streams = self;
-    for (guint i = 0; i < streams->ready->len; i++) {
-        int idx = g_array_index(streams->ready, int, i);
+    for (size_t i = 0; i < streams->n_ready; i++) {
+        int idx = streams->ready[i];
         gboolean goes_on = TRUE;
         while (goes_on && get(streams, idx)->n > 0) {
             goes_on = step(streams, idx);
@@ -440,7 +444,7 @@ static void drain(void *self, uint64_t arg)
             get(streams, idx)->state = STREAM_IDLE;
         }
     }
-    g_array_set_size(streams->ready, 0);
+    streams->n_ready = 0;
     streams->is_draining = FALSE;
 }
 
