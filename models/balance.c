@@ -25,16 +25,17 @@ static int compare_falling(const void *a, const void *b)
     return x > y ? -1 : x < y ? 1 : 0;
 }
 
-void balance_cutoffs(const double *scores, const double *bias, int64_t n_tokens, int64_t experts, int64_t top_k, double *ret_alpha)
+void balance_cutoffs(const MoeShape *shape, const double *scores, const double *bias, double *ret_alpha)
 {
+    int64_t experts = shape->experts;
     g_autofree double *keys = g_new(double, (gsize)experts);
-    g_assert(top_k < experts);
-    for (int64_t t = 0; t < n_tokens; t++) {
+    g_assert(shape->top_k < experts);
+    for (int64_t t = 0; t < shape->n_tokens; t++) {
         for (int64_t e = 0; e < experts; e++) {
             keys[e] = scores[t * experts + e] + bias[e];
         }
         qsort(keys, (size_t)experts, sizeof *keys, compare_falling);
-        ret_alpha[t] = keys[top_k];
+        ret_alpha[t] = keys[shape->top_k];
     }
 }
 
@@ -60,20 +61,22 @@ static double quantile_of_falling(const double *values, int64_t n, double part)
     return low + (place - (double)below) * (high - low);
 }
 
-void balance_quantile(const double *scores, int64_t n_tokens, int64_t experts, int64_t top_k, double *bias)
+void balance_quantile(const MoeShape *shape, const double *scores, double *bias)
 {
-    if (n_tokens == 0 || top_k >= experts) {
+    int64_t n_tokens = shape->n_tokens;
+    int64_t experts = shape->experts;
+    if (n_tokens == 0 || shape->top_k >= experts) {
         return;
     }
     g_autofree double *alpha = g_new(double, (gsize)n_tokens);
     g_autofree double *column = g_new(double, (gsize)n_tokens);
-    balance_cutoffs(scores, bias, n_tokens, experts, top_k, alpha);
+    balance_cutoffs(shape, scores, bias, alpha);
     for (int64_t e = 0; e < experts; e++) {
         for (int64_t t = 0; t < n_tokens; t++) {
             column[t] = alpha[t] - scores[t * experts + e];
         }
         qsort(column, (size_t)n_tokens, sizeof *column, compare_falling);
-        bias[e] = quantile_of_falling(column, n_tokens, (double)top_k / (double)experts);
+        bias[e] = quantile_of_falling(column, n_tokens, (double)shape->top_k / (double)experts);
     }
     subtract_mean(bias, experts);
 }
@@ -114,7 +117,7 @@ void balance_histogram_add(BalanceHistogram *histogram, const double *scores, in
         return;
     }
     g_autofree double *alpha = g_new(double, (gsize)n_tokens);
-    balance_cutoffs(scores, histogram->bias, n_tokens, experts, histogram->top_k, alpha);
+    balance_cutoffs(&(MoeShape){n_tokens, histogram->top_k, experts}, scores, histogram->bias, alpha);
     for (int64_t i = 0; i < n_tokens * experts; i++) {
         double place = floor((alpha[i / experts] - scores[i] - histogram->low) / histogram->bin_width);
         int64_t bin = (int64_t)CLAMP(place, 0, (double)(histogram->n_bins - 1));

@@ -29,16 +29,16 @@ gboolean moe_drop_from_name(const char *name, MoeDrop *ret_drop)
     return FALSE;
 }
 
-int64_t moe_capacity(MoeCapacityRule rule, int64_t n_tokens, int64_t top_k, int64_t experts, double factor, int64_t extra)
+int64_t moe_capacity(MoeCapacityRule rule, const MoeShape *shape, double factor, int64_t extra)
 {
-    double even = (double)n_tokens * (double)top_k / (double)experts;
+    double even = (double)shape->n_tokens * (double)shape->top_k / (double)shape->experts;
     int64_t capacity = (int64_t)ceil(even * factor);
-    g_assert(n_tokens >= 0 && top_k > 0 && experts > 0 && factor >= 0);
+    g_assert(shape->n_tokens >= 0 && shape->top_k > 0 && shape->experts > 0 && factor >= 0);
     switch (rule) {
     case MOE_CAPACITY_DEEPSPEED:
         return MAX(capacity, extra);
     case MOE_CAPACITY_TUTEL:
-        capacity = top_k * (int64_t)floor(factor * (double)quantity_div_up(n_tokens, experts));
+        capacity = shape->top_k * (int64_t)floor(factor * (double)quantity_div_up(shape->n_tokens, shape->experts));
         return quantity_round_up(capacity, MAX(extra, 1));
     case MOE_CAPACITY_MEGATRON:
     case N_MOE_CAPACITY_RULES:
@@ -48,10 +48,11 @@ int64_t moe_capacity(MoeCapacityRule rule, int64_t n_tokens, int64_t top_k, int6
 }
 
 /* Keeps the first C slots of each expert: by token, or by choice and then token. */
-static void keep_first(gboolean by_choice, int64_t n_tokens, int64_t top_k, const int64_t *sel, int64_t *room, guint8 *keep)
+static void keep_first(gboolean by_choice, const MoeShape *shape, const int64_t *sel, int64_t *room, guint8 *keep)
 {
-    int64_t n_outer = by_choice ? top_k : n_tokens;
-    int64_t n_inner = by_choice ? n_tokens : top_k;
+    int64_t top_k = shape->top_k;
+    int64_t n_outer = by_choice ? top_k : shape->n_tokens;
+    int64_t n_inner = by_choice ? shape->n_tokens : top_k;
     for (int64_t outer = 0; outer < n_outer; outer++) {
         for (int64_t inner = 0; inner < n_inner; inner++) {
             int64_t slot = by_choice ? inner * top_k + outer : outer * top_k + inner;
@@ -91,27 +92,28 @@ static void keep_largest(int64_t n_slots, const int64_t *sel, const double *weig
     }
 }
 
-void moe_keep(MoeDrop drop, int64_t n_tokens, int64_t top_k, int64_t experts, int64_t capacity, const int64_t *sel,
-              const double *weights, guint8 *keep)
+void moe_keep(MoeDrop drop, const MoeShape *shape, int64_t capacity, const int64_t *sel, const double *weights,
+              guint8 *keep)
 {
-    g_autofree int64_t *room = g_new(int64_t, experts);
-    for (int64_t e = 0; e < experts; e++) {
+    g_autofree int64_t *room = g_new(int64_t, shape->experts);
+    for (int64_t e = 0; e < shape->experts; e++) {
         room[e] = capacity;
     }
     if (drop == MOE_DROP_PROBS) {
-        keep_largest(n_tokens * top_k, sel, weights, room, keep);
+        keep_largest(shape->n_tokens * shape->top_k, sel, weights, room, keep);
     } else {
-        keep_first(drop == MOE_DROP_POSITION_CHOICE, n_tokens, top_k, sel, room, keep);
+        keep_first(drop == MOE_DROP_POSITION_CHOICE, shape, sel, room, keep);
     }
 }
 
-int64_t moe_order(int64_t n_tokens, int64_t top_k, int64_t experts, const int64_t *sel, const guint8 *keep, int64_t *order,
-                  int64_t *counts)
+int64_t moe_order(const MoeShape *shape, const int64_t *sel, const guint8 *keep, int64_t *order, int64_t *counts)
 {
+    int64_t experts = shape->experts;
+    int64_t n_choices = shape->n_tokens * shape->top_k;
     g_autofree int64_t *next = g_new(int64_t, experts);
     int64_t n_slots = 0;
     memset(counts, 0, (size_t)experts * sizeof *counts);
-    for (int64_t s = 0; s < n_tokens * top_k; s++) {
+    for (int64_t s = 0; s < n_choices; s++) {
         g_assert(sel[s] >= 0 && sel[s] < experts);
         counts[sel[s]] += keep == NULL || keep[s] ? 1 : 0;
     }
@@ -119,12 +121,12 @@ int64_t moe_order(int64_t n_tokens, int64_t top_k, int64_t experts, const int64_
         next[e] = n_slots;
         n_slots += counts[e];
     }
-    for (int64_t s = 0; s < n_tokens * top_k; s++) {
+    for (int64_t s = 0; s < n_choices; s++) {
         if (keep == NULL || keep[s]) {
             order[next[sel[s]]++] = s;
         }
     }
-    for (int64_t s = n_slots; s < n_tokens * top_k; s++) {
+    for (int64_t s = n_slots; s < n_choices; s++) {
         order[s] = -1;
     }
     return n_slots;

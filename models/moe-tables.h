@@ -12,6 +12,11 @@
 #include <glib.h>
 #include <stdint.h>
 
+/* Sizes of a rank's routing. */
+typedef struct MoeShape {
+    int64_t n_tokens, top_k, experts;
+} MoeShape;
+
 /* Which slots are dropped when an expert has more than its capacity. */
 typedef enum MoeDrop {
     MOE_DROP_POSITION,        /* keep the first C in token order (all choices of a token together) */
@@ -35,20 +40,19 @@ typedef enum MoeCapacityRule {
 /*
  * Rows that one expert takes of N tokens. extra = least rows (DEEPSPEED), alignment (TUTEL), unused else. May exceed N.
  */
-int64_t moe_capacity(MoeCapacityRule rule, int64_t n_tokens, int64_t top_k, int64_t experts, double factor, int64_t extra);
+int64_t moe_capacity(MoeCapacityRule rule, const MoeShape *shape, double factor, int64_t extra);
 
 /*
  * Marks in keep[N * k] (1 or 0) the slots that stay under a capacity. weights[N * k] is read by MOE_DROP_PROBS alone.
  */
-void moe_keep(MoeDrop drop, int64_t n_tokens, int64_t top_k, int64_t experts, int64_t capacity, const int64_t *sel,
-              const double *weights, guint8 *keep);
+void moe_keep(MoeDrop drop, const MoeShape *shape, int64_t capacity, const int64_t *sel, const double *weights,
+              guint8 *keep);
 
 /*
  * Slot order: order[s] = token * k + choice of the s-th slot, -1 past the last; counts[E] the slots of each expert.
  * keep NULL = nothing is dropped. Returns the number of slots.
  */
-int64_t moe_order(int64_t n_tokens, int64_t top_k, int64_t experts, const int64_t *sel, const guint8 *keep, int64_t *order,
-                  int64_t *counts);
+int64_t moe_order(const MoeShape *shape, const int64_t *sel, const guint8 *keep, int64_t *order, int64_t *counts);
 
 /* Inverse of an order: slot of each token * k + choice (n_choices of them), -1 where it was dropped; caller frees. */
 int64_t *moe_slot_of(const int64_t *order, int64_t n_slots, int64_t n_choices);
@@ -57,9 +61,9 @@ int64_t *moe_slot_of(const int64_t *order, int64_t n_slots, int64_t n_choices);
 int64_t moe_send_rows(const int64_t *counts, int64_t experts, int64_t n_ranks, int64_t dest);
 
 /*
- * Order of a receiver. counts[R * E_l] are the received rows by (source, local expert), the order of arrival. arrival[i] =
- * place in order of arrival of the i-th row in order of (local expert, source); rows[E_l] = rows of each local expert.
- * Returns the number of rows. arrival or rows may be NULL.
+ * Order of a receiver. counts[R * E_l] are the received rows by (source, local expert), the order of arrival.
+ * arrival[i] = place in order of arrival of the i-th row in order of (local expert, source); rows[E_l] = rows of each
+ * local expert. Returns the number of rows. arrival or rows may be NULL.
  */
 int64_t moe_arrival(const int64_t *counts, int64_t n_ranks, int64_t local_experts, int64_t *arrival, int64_t *rows);
 

@@ -71,11 +71,13 @@ static void replicate(const double *weights, int64_t n, int64_t n_slots, int64_t
 static gboolean shape_check(const PlacementShape *s, GError **error)
 {
     gboolean positive = s->experts > 0 && s->slots > 0 && s->groups > 0 && s->nodes > 0 && s->gpus > 0;
-    if (!positive || s->slots < s->experts || s->slots % s->gpus != 0 || s->gpus % s->nodes != 0 || s->experts % s->groups != 0) {
+    if (!positive || s->slots < s->experts || s->slots % s->gpus != 0 || s->gpus % s->nodes != 0 ||
+        s->experts % s->groups != 0) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                     "placement of %" G_GINT64_FORMAT " experts in %" G_GINT64_FORMAT " groups on %" G_GINT64_FORMAT
                     " slots, %" G_GINT64_FORMAT " GPUs, %" G_GINT64_FORMAT
-                    " nodes: there must be a slot for each expert, GPUs must divide the slots, nodes the GPUs and groups the experts",
+                    " nodes: there must be a slot for each expert, GPUs must divide the slots, nodes the GPUs and "
+                    "groups the experts",
                     s->experts, s->groups, s->slots, s->gpus, s->nodes);
         return FALSE;
     }
@@ -101,7 +103,8 @@ static void experts_by_node(const PlacementShape *s, const double *loads, int64_
 }
 
 /* One node: its experts (n of them) copied into its slots, the slots packed to its GPUs. */
-static void place_node(const PlacementShape *s, const double *loads, const int64_t *experts, int64_t *ret_expert, int64_t *ret_copies)
+static void place_node(const PlacementShape *s, const double *loads, const int64_t *experts, int64_t *ret_expert,
+                       int64_t *ret_copies)
 {
     int64_t n = s->experts / s->nodes;
     int64_t n_slots = s->slots / s->nodes;
@@ -128,7 +131,8 @@ static void place_node(const PlacementShape *s, const double *loads, const int64
     }
 }
 
-gboolean placement_eplb(const PlacementShape *shape, const double *loads, int64_t *ret_expert, int64_t *ret_copies, GError **error)
+gboolean placement_eplb(const PlacementShape *shape, const double *loads, int64_t *ret_expert, int64_t *ret_copies,
+                        GError **error)
 {
     PlacementShape s = *shape;
     if (!shape_check(&s, error)) {
@@ -141,12 +145,14 @@ gboolean placement_eplb(const PlacementShape *shape, const double *loads, int64_
     g_autofree int64_t *experts = g_new(int64_t, (gsize)s.experts);
     experts_by_node(&s, loads, experts);
     for (int64_t node = 0; node < s.nodes; node++) {
-        place_node(&s, loads, experts + node * (s.experts / s.nodes), ret_expert + node * (s.slots / s.nodes), ret_copies);
+        place_node(&s, loads, experts + node * (s.experts / s.nodes), ret_expert + node * (s.slots / s.nodes),
+                   ret_copies);
     }
     return TRUE;
 }
 
-void placement_gpu_loads(const PlacementShape *shape, const double *loads, const int64_t *expert, const int64_t *copies, double *ret_load)
+void placement_gpu_loads(const PlacementShape *shape, const double *loads, const int64_t *expert, const int64_t *copies,
+                         double *ret_load)
 {
     int64_t per_gpu = shape->slots / shape->gpus;
     for (int64_t gpu = 0; gpu < shape->gpus; gpu++) {

@@ -21,7 +21,8 @@ typedef struct PlacementShape {
  * Expert of each slot, ret_expert[slots], and copies of each expert, ret_copies[experts], for loads[experts] >= 0.
  * FALSE and a message if the shape does not divide.
  */
-gboolean placement_eplb(const PlacementShape *shape, const double *loads, int64_t *ret_expert, int64_t *ret_copies, GError **error);
+gboolean placement_eplb(const PlacementShape *shape, const double *loads, int64_t *ret_expert, int64_t *ret_copies,
+                        GError **error);
 
 /*
  * Balanced packing: n items into m bins of n / m each; items by falling weight (ties: the first), each to the lightest
@@ -30,7 +31,8 @@ gboolean placement_eplb(const PlacementShape *shape, const double *loads, int64_
 void placement_pack(const double *weights, int64_t n, int64_t m, int64_t *ret_bin, int64_t *ret_place);
 
 /* Load of each GPU when an expert's load is shared evenly by its copies: ret_load[gpus]. */
-void placement_gpu_loads(const PlacementShape *shape, const double *loads, const int64_t *expert, const int64_t *copies, double *ret_load);
+void placement_gpu_loads(const PlacementShape *shape, const double *loads, const int64_t *expert, const int64_t *copies,
+                         double *ret_load);
 
 /* Slots whose expert differs: the copies that have to be moved, weights and optimizer state. */
 int64_t placement_n_moves(const int64_t *from, const int64_t *to, int64_t n_slots);

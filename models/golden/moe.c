@@ -37,7 +37,9 @@ static gboolean missing(GError **error, const char *what)
 
 static RouterScore score_of(const char *name)
 {
-    return strcmp(name, "softmax") == 0 ? ROUTER_SOFTMAX : strcmp(name, "sigmoid") == 0 ? ROUTER_SIGMOID : ROUTER_TOPK_SOFTMAX;
+    return strcmp(name, "softmax") == 0   ? ROUTER_SOFTMAX
+           : strcmp(name, "sigmoid") == 0 ? ROUTER_SIGMOID
+                                          : ROUTER_TOPK_SOFTMAX;
 }
 
 static RouterAttr router_attr(const GoldenCase *c, int64_t experts)
@@ -154,7 +156,8 @@ gboolean golden_router(GoldenCase *c, GError **error)
     }
     g_autoptr(Tensor) dense = spread(execute_value(c->run, t.weights), execute_value(c->run, t.sel), experts);
     return golden_compare(c, "out.weights", dense, error) &&
-           golden_compare(c, "out.logits", execute_value(c->run, t.logits), error) && check_logit_gradient(c, &attr, seed, error);
+           golden_compare(c, "out.logits", execute_value(c->run, t.logits), error) &&
+           check_logit_gradient(c, &attr, seed, error);
 }
 
 gboolean golden_router_loss(GoldenCase *c, GError **error)
@@ -165,8 +168,12 @@ gboolean golden_router_loss(GoldenCase *c, GError **error)
     RouterAttr attr = router_attr(c, experts);
     int logits = golden_input(c, "logits", ROWS_TOKENS, TRUE);
     RouterTensors t = router_add(c->graph, "gate", logits, &attr);
-    RouterLossAttr loss = {.kind = aux ? ROUTER_LOSS_AUX : ROUTER_LOSS_Z, .experts = experts, .top_k = attr.top_k,
-                           .score = attr.score, .coeff = golden_number(c, "coeff", 1), .per_sequence = n_sequences > 1};
+    RouterLossAttr loss = {.kind = aux ? ROUTER_LOSS_AUX : ROUTER_LOSS_Z,
+                           .experts = experts,
+                           .top_k = attr.top_k,
+                           .score = attr.score,
+                           .coeff = golden_number(c, "coeff", 1),
+                           .per_sequence = n_sequences > 1};
     golden_output(c, "loss", router_loss_add(c->graph, "balance", t.logits, t.sel, &loss));
     golden_output(c, "sel", t.sel);
     if (n_sequences == 1 && aux) {
@@ -213,13 +220,14 @@ gboolean golden_sign_bias(GoldenCase *c, GError **error)
 }
 
 /* Tokens of each expert under scores and bias. */
-static gboolean compare_counts(GoldenCase *c, const char *full_name, const double *scores, const double *bias, GError **error)
+static gboolean compare_counts(GoldenCase *c, const char *full_name, const double *scores, const double *bias,
+                               GError **error)
 {
     int64_t n = golden_dim(c, "in.s", 0);
     int64_t experts = golden_dim(c, "in.s", 1);
     g_autofree double *alpha = g_new(double, (gsize)n);
     g_autoptr(Tensor) counts = tensor_new(TENSOR_I64, 1, &experts);
-    balance_cutoffs(scores, bias, n, experts, golden_int(c, "topk", 1), alpha);
+    balance_cutoffs(&(MoeShape){n, golden_int(c, "topk", 1), experts}, scores, bias, alpha);
     for (int64_t i = 0; i < n * experts; i++) {
         ((int64_t *)counts->data)[i % experts] += scores[i] + bias[i % experts] > alpha[i / experts] ? 1 : 0;
     }
@@ -240,15 +248,17 @@ gboolean golden_quantile_bias(GoldenCase *c, GError **error)
     if (tensor_numel(b) != experts || top_k >= experts) {
         return missing(error, "the case needs one bias for each expert, and more experts than choices");
     }
+    MoeShape shape = {n, top_k, experts};
     g_autofree double *scores = doubles(s);
     g_autofree double *before = doubles(b);
     g_autofree double *after = doubles(b);
     g_autofree double *alpha = g_new(double, (gsize)n);
-    balance_cutoffs(scores, before, n, experts, top_k, alpha);
+    balance_cutoffs(&shape, scores, before, alpha);
     if (strcmp(golden_text(c, "mode", "exact"), "exact") == 0) {
-        balance_quantile(scores, n, experts, top_k, after);
+        balance_quantile(&shape, scores, after);
     } else {
-        g_autoptr(BalanceHistogram) histogram = balance_histogram_new(before, experts, top_k, golden_int(c, "bins", 1000));
+        g_autoptr(BalanceHistogram) histogram =
+            balance_histogram_new(before, experts, top_k, golden_int(c, "bins", 1000));
         g_autoptr(BalanceHistogram) rest = balance_histogram_new(before, experts, top_k, golden_int(c, "bins", 1000));
         balance_histogram_add(histogram, scores, n / 3); /* two micro-batches */
         balance_histogram_add(rest, scores + n / 3 * experts, n - n / 3);
@@ -265,7 +275,8 @@ static int add_order(GoldenCase *c, const Tensor *sel, int64_t experts, Tensor *
 {
     Tensor *order = tensor_new_2d(TENSOR_I64, sel->dims[0], sel->dims[1]);
     Tensor *counts = tensor_new(TENSOR_I64, 1, &experts);
-    int64_t n_slots = moe_order(sel->dims[0], sel->dims[1], experts, sel->data, NULL, order->data, counts->data);
+    int64_t n_slots =
+        moe_order(&(MoeShape){sel->dims[0], sel->dims[1], experts}, sel->data, NULL, order->data, counts->data);
     c->rows.rows[ROWS_SLOTS] = n_slots;
     c->rows.rows[ROWS_RECEIVED] = n_slots;
     g_ptr_array_add(c->owned, counts);
@@ -373,7 +384,9 @@ static Model layer_model(GoldenCase *c)
         .router_renorm = golden_int(c, "renorm", 0) != 0,
         .router_scaling = golden_number(c, "scaling", 1),
         .router_bias_buffer = golden_has(c, "in.bias"),
-        .activation = strcmp(act, "situ") == 0 ? ACTIVATION_SITU : strcmp(act, "relu2") == 0 ? ACTIVATION_RELU2 : ACTIVATION_SWIGLU,
+        .activation = strcmp(act, "situ") == 0    ? ACTIVATION_SITU
+                      : strcmp(act, "relu2") == 0 ? ACTIVATION_RELU2
+                                                  : ACTIVATION_SWIGLU,
         .ungated_mlp = !golden_has(c, "in.w3"),
         .situ_beta = golden_number(c, "situ_beta", 4),
         .situ_linear_beta = golden_number(c, "situ_linear_beta", 0),
@@ -437,7 +450,8 @@ static gboolean compare_routing(GoldenCase *c, const Model *model, const BlockOp
     }
     ((int64_t *)capacity->data)[0] =
         options->capacity_factor > 0
-            ? moe_capacity(MOE_CAPACITY_MEGATRON, n, model->top_k, model->n_experts, options->capacity_factor, 0)
+            ? moe_capacity(MOE_CAPACITY_MEGATRON, &(MoeShape){n, model->top_k, model->n_experts},
+                           options->capacity_factor, 0)
             : -1;
     return golden_compare(c, "out.sel", sel, error) && golden_compare(c, "out.weights", dense, error) &&
            golden_compare(c, "out.keep", keep, error) && golden_compare(c, "out.counts", counts, error) &&
@@ -449,8 +463,9 @@ gboolean golden_moe_layer(GoldenCase *c, GError **error)
 {
     Model model = layer_model(c);
     const char *drop = golden_text(c, "drop", "position");
-    BlockOptions options = {.compute = DTYPE_FP64, .ep_size = 1, .capacity_factor = golden_number(c, "capacity_factor", 0)};
-    options.drop = strcmp(drop, "probs") == 0               ? MOE_DROP_PROBS
+    BlockOptions options = {
+        .compute = DTYPE_FP64, .ep_size = 1, .capacity_factor = golden_number(c, "capacity_factor", 0)};
+    options.drop = strcmp(drop, "probs") == 0             ? MOE_DROP_PROBS
                    : strcmp(drop, "position_choice") == 0 ? MOE_DROP_POSITION_CHOICE
                                                           : MOE_DROP_POSITION;
     int x = golden_input(c, "x", ROWS_TOKENS, TRUE);
@@ -464,7 +479,8 @@ gboolean golden_moe_layer(GoldenCase *c, GError **error)
 /* One adapted matrix of the experts: base, A (of each expert or of all) and B. Binds the case's tensors. */
 static int add_adapted(GoldenCase *c, const char *number, int x)
 {
-    g_autofree char *w = g_strconcat("W", number, NULL), *a = g_strconcat("A", number, NULL), *b = g_strconcat("B", number, NULL);
+    g_autofree char *w = g_strconcat("W", number, NULL), *a = g_strconcat("A", number, NULL),
+                    *b = g_strconcat("B", number, NULL);
     g_autofree char *in_w = g_strconcat("in.", w, NULL), *in_a = g_strconcat("in.", a, NULL);
     gboolean shared = golden_int(c, "shared_a", 0) != 0;
     int64_t experts = golden_dim(c, in_w, 0);
@@ -472,7 +488,8 @@ static int add_adapted(GoldenCase *c, const char *number, int x)
     int64_t rank = golden_dim(c, in_a, shared ? 0 : 1);
     double scale = golden_number(c, "alpha", 1) / (double)MAX(rank, 1);
     int y = grouped_gemm_add(c->graph, w, x, out, experts);
-    int u = shared ? linear_add(c->graph, a, x, rank, FALSE) : grouped_gemm_add_adapter(c->graph, a, x, rank, experts, 1);
+    int u =
+        shared ? linear_add(c->graph, a, x, rank, FALSE) : grouped_gemm_add_adapter(c->graph, a, x, rank, experts, 1);
     int v = grouped_gemm_add_adapter(c->graph, b, u, out, experts, scale);
     graph_param(c->graph, graph_op(c->graph, graph_tensor(c->graph, y)->producer)->params[0])->trainable = FALSE;
     golden_param(c, op_name(w, "weight").text, w);
@@ -484,7 +501,8 @@ static int add_adapted(GoldenCase *c, const char *number, int x)
 gboolean golden_lora_experts(GoldenCase *c, GError **error)
 {
     gboolean situ = strcmp(golden_text(c, "act", "swiglu"), "situ") == 0;
-    ActivationAttr act = {.form = situ ? ACTIVATION_FORM_SITU : ACTIVATION_FORM_SWIGLU, .beta = golden_number(c, "situ_beta", 4),
+    ActivationAttr act = {.form = situ ? ACTIVATION_FORM_SITU : ACTIVATION_FORM_SWIGLU,
+                          .beta = golden_number(c, "situ_beta", 4),
                           .linear_beta = golden_number(c, "situ_linear_beta", 25)};
     if (!read_expert_rows(c, golden_dim(c, "in.W1", 0), error)) {
         return FALSE;

@@ -113,7 +113,7 @@ static void dispatch_forward_eager(const DispatchSize *s, OpCost *cost)
     op_cost_stream(cost, WORK_REDUCE, 0, counts, counts);                 /* running sum */
     op_cost_stream(cost, WORK_ELEMENTWISE, 0, counts, s->experts);        /* not negative? */
     op_cost_stream(cost, WORK_REDUCE, 0, s->experts, 1);
-    op_cost_stream(cost, WORK_GATHER, 0, 2 * counts, labels);             /* repeat_interleave: places, labels */
+    op_cost_stream(cost, WORK_GATHER, 0, 2 * counts, labels); /* repeat_interleave: places, labels */
     op_cost_stream(cost, WORK_GATHER, 0, 2 * labels, labels);
     Work *sort = op_cost_stream(cost, WORK_SORT, 0, labels, 2 * labels);
     sort->m = 1;

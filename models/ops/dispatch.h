@@ -14,13 +14,14 @@
 #include "models/op.h"
 
 typedef struct DispatchAttr {
-    int64_t experts;    /* of the model */
+    int64_t experts; /* of the model */
     int64_t ep_size;
 } DispatchAttr;
 
 typedef struct DispatchTensors {
     int rows;    /* [RECEIVED, l] by local expert (MEM_DISPATCH) */
-    int arrival; /* [RECEIVED, 1] INT64: place in order of arrival of each row; what combine undoes. -1 if ep_size is 1 */
+    int arrival; /* [RECEIVED, 1] INT64: place in order of arrival of each row; what combine undoes. -1 if ep_size is 1
+                  */
 } DispatchTensors;
 
 /* Adds a dispatch of x [SLOTS, l] with a router's `counts`. Without expert parallelism (graph->ep_size 1): x itself. */

@@ -102,7 +102,7 @@ static void expert_bias_forward_cost(const OpView *view, OpCost *ret_cost)
     double n = (double)graph_tensor_numel(op_in(view, 0), view->rows);
     *ret_cost = (OpCost){0};
     if (view->op->eager) {
-        op_cost_stream(ret_cost, WORK_GATHER, 0, 0, idx);          /* repeat_interleave of expert numbers */
+        op_cost_stream(ret_cost, WORK_GATHER, 0, 0, idx);           /* repeat_interleave of expert numbers */
         op_cost_stream(ret_cost, WORK_GATHER, 0, rows + idx, rows); /* a vector for each row */
         op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, 2 * rows, rows);
         ret_cost->workspace_bytes = rows;

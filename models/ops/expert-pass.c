@@ -72,7 +72,8 @@ static int64_t tile_token(const Pass *pass, const Tile *tile, int64_t row)
 }
 
 /* Copies the tokens' rows of a tile, times their weights unless NULL. */
-static void tile_gather(const Pass *pass, const Tile *tile, const real *from, int64_t width, const real *weights, real *to)
+static void tile_gather(const Pass *pass, const Tile *tile, const real *from, int64_t width, const real *weights,
+                        real *to)
 {
     for (int64_t r = 0; r < tile->n; r++) {
         const real *row = from + tile_token(pass, tile, r) * width;
@@ -81,11 +82,13 @@ static void tile_gather(const Pass *pass, const Tile *tile, const real *from, in
             to[r * width + c] = scale * row[c];
         }
     }
-    op_count(pass->run, weights != NULL ? (double)(tile->n * width) : 0, tile->n * width + (weights != NULL ? tile->n : 0), 0);
+    op_count(pass->run, weights != NULL ? (double)(tile->n * width) : 0,
+             tile->n * width + (weights != NULL ? tile->n : 0), 0);
 }
 
 /* Adds the weighted rows of a tile to their tokens. */
-static void tile_scatter(const Pass *pass, const Tile *tile, const real *from, int64_t width, const real *weights, real *to)
+static void tile_scatter(const Pass *pass, const Tile *tile, const real *from, int64_t width, const real *weights,
+                         real *to)
 {
     for (int64_t r = 0; r < tile->n; r++) {
         real *row = to + tile_token(pass, tile, r) * width;
@@ -160,8 +163,15 @@ static void tile_backward_inputs(const Pass *pass, const Tile *tile, const real 
 static void tile_backward_matrix(const Pass *pass, const Tile *tile, const real *dy, real *grads, real *rows)
 {
     const OpRun *run = pass->run;
-    Matmul shape = {.m = pass->out, .n = pass->in, .k = tile->n, .trans_a = TRUE, .lda = pass->out, .ldb = pass->in,
-                    .ldc = pass->in, .alpha = 1, .beta = 1};
+    Matmul shape = {.m = pass->out,
+                    .n = pass->in,
+                    .k = tile->n,
+                    .trans_a = TRUE,
+                    .lda = pass->out,
+                    .ldb = pass->in,
+                    .ldc = pass->in,
+                    .alpha = 1,
+                    .beta = 1};
     tile_gather(pass, tile, dy, pass->out, run->in[IN_WEIGHTS]->data, grads);
     tile_gather(pass, tile, run->in[IN_X]->data, pass->in, NULL, rows);
     REAL_NAME(matmul)(&shape, grads, rows, (real *)run->dparam[0]->data + tile->expert * pass->out * pass->in);
@@ -225,8 +235,8 @@ static void expert_pass_saved(const OpView *view, OpSaved *ret_saved)
     gboolean to_matrix = op_trains_param(view, 0);
     *ret_saved = (OpSaved){0};
     if (op_has_backward(view)) {
-        ret_saved->inputs = 1u << IN_ORDER | (to_weights || to_matrix ? 1u << IN_X : 0u) |
-                            (to_x || to_matrix ? 1u << IN_WEIGHTS : 0u);
+        ret_saved->inputs =
+            1u << IN_ORDER | (to_weights || to_matrix ? 1u << IN_X : 0u) | (to_x || to_matrix ? 1u << IN_WEIGHTS : 0u);
     }
 }
 

@@ -1,10 +1,10 @@
 /*
  * Expert pass: permute, grouped GEMM and unpermute as one, y[t] = sum over kept choices (t, j) of w[t, j] We x[t].
  *
- * The fused form of that chain, for experts of one rank: tiles of an expert's slots are gathered, multiplied and added to
- * their tokens; the permuted rows and the experts' outputs, [SLOTS, in] and [SLOTS, out], never exist as a whole. Backward
- * makes U = dy[token] We of a tile and from it dx[token] += w U and dw = U . x[token]; then dWe += (w dy)t x. A token's
- * experts are added in rising expert here, in rising choice there: the results agree up to the order of sums.
+ * The fused form of that chain, for experts of one rank: tiles of an expert's slots are gathered, multiplied and added
+ * to their tokens; the permuted rows and the experts' outputs, [SLOTS, in] and [SLOTS, out], never exist as a whole.
+ * Backward makes U = dy[token] We of a tile and from it dx[token] += w U and dw = U . x[token]; then dWe += (w dy)t x.
+ * A token's experts are added in rising expert here, in rising choice there: the results agree up to the order of sums.
  */
 #pragma once
 

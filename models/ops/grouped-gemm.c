@@ -48,7 +48,8 @@ gboolean REAL_NAME(grouped_forward)(const OpRun *run, GError **error)
         if (m == 0) {
             continue;
         }
-        Matmul shape = {.m = m, .n = g.n, .k = g.k, .trans_b = TRUE, .lda = g.k, .ldb = g.k, .ldc = g.n, .alpha = g.scale};
+        Matmul shape = {
+            .m = m, .n = g.n, .k = g.k, .trans_b = TRUE, .lda = g.k, .ldb = g.k, .ldc = g.n, .alpha = g.scale};
         REAL_NAME(matmul)(&shape, x + first * g.k, w + e * g.n * g.k, y + first * g.n);
         grouped_count(run, &g, m, g.n, g.k);
         first += m;
@@ -67,7 +68,8 @@ static void grouped_weight_gradient(const OpRun *run, const GroupedRun *g, int64
         return;
     }
     const real *x = run->in[0]->data;
-    Matmul shape = {.m = g->n, .n = g->k, .k = m, .trans_a = TRUE, .lda = g->n, .ldb = g->k, .ldc = g->k, .alpha = g->scale};
+    Matmul shape = {
+        .m = g->n, .n = g->k, .k = m, .trans_a = TRUE, .lda = g->n, .ldb = g->k, .ldc = g->k, .alpha = g->scale};
     REAL_NAME(matmul)(&shape, dy + first * g->n, x + first * g->k, dw);
 }
 
@@ -246,8 +248,9 @@ static gboolean grouped_sample(int idx, Graph *graph, RowCounts *rows)
     rows->rows[ROWS_RECEIVED] = samples[idx].rows;
     rows->local_expert_rows = samples[idx].split;
     int x = graph_add_input(graph, "x", ROWS_RECEIVED, samples[idx].in, graph->compute, TRUE);
-    graph_add_output(graph, idx == 2 ? grouped_gemm_add_adapter(graph, "lora_A", x, samples[idx].out, samples[idx].experts, 0.5)
-                                     : grouped_gemm_add(graph, "w1", x, samples[idx].out, samples[idx].experts));
+    graph_add_output(
+        graph, idx == 2 ? grouped_gemm_add_adapter(graph, "lora_A", x, samples[idx].out, samples[idx].experts, 0.5)
+                        : grouped_gemm_add(graph, "w1", x, samples[idx].out, samples[idx].experts));
     return TRUE;
 }
 

@@ -14,8 +14,8 @@ typedef struct GroupedGemmAttr {
 } GroupedGemmAttr;
 
 /*
- * Adds y [RECEIVED, out] from x [RECEIVED, in] (or [SLOTS, in] without expert parallelism). The parameter "<name>.weight"
- * is [experts, out, in], PARAM_EXPERT. Value runs take the local part [experts / ep_size, out, in].
+ * Adds y [RECEIVED, out] from x [RECEIVED, in] (or [SLOTS, in] without expert parallelism). The parameter
+ * "<name>.weight" is [experts, out, in], PARAM_EXPERT. Value runs take the local part [experts / ep_size, out, in].
  */
 int grouped_gemm_add(Graph *graph, const char *name, int x, int64_t out, int64_t experts);
 

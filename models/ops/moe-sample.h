@@ -10,11 +10,17 @@ typedef struct MoeSample {
     double capacity_factor; /* 0 = nothing is dropped */
 } MoeSample;
 
-/* Adds a token input and a router over it; *ret_x is the input. Fills the rows, those of the slots if none is dropped. */
+/* Adds a token input and a router over it; *ret_x is the input. Fills the rows, those of the slots if none is dropped.
+ */
 static inline RouterTensors moe_sample_add(Graph *graph, RowCounts *rows, const MoeSample *sample, int *ret_x)
 {
-    RouterAttr attr = {.experts = sample->experts, .top_k = sample->top_k, .score = ROUTER_SIGMOID, .renorm = TRUE,
-                       .scaling = 1, .capacity_factor = sample->capacity_factor, .drop = MOE_DROP_POSITION};
+    RouterAttr attr = {.experts = sample->experts,
+                       .top_k = sample->top_k,
+                       .score = ROUTER_SIGMOID,
+                       .renorm = TRUE,
+                       .scaling = 1,
+                       .capacity_factor = sample->capacity_factor,
+                       .drop = MOE_DROP_POSITION};
     rows->rows[ROWS_TOKENS] = sample->tokens;
     rows->rows[ROWS_SEQUENCES] = 1;
     rows->seq_len = sample->tokens;

@@ -320,14 +320,22 @@ static gboolean router_loss_sample(int idx, Graph *graph, RowCounts *rows)
 {
     static const RouterLossAttr attrs[] = {
         {.kind = ROUTER_LOSS_AUX, .experts = 5, .top_k = 2, .score = ROUTER_SOFTMAX, .coeff = 0.5},
-        {.kind = ROUTER_LOSS_AUX, .experts = 4, .top_k = 1, .score = ROUTER_SIGMOID, .coeff = 0.3, .per_sequence = TRUE},
+        {.kind = ROUTER_LOSS_AUX,
+         .experts = 4,
+         .top_k = 1,
+         .score = ROUTER_SIGMOID,
+         .coeff = 0.3,
+         .per_sequence = TRUE},
         {.kind = ROUTER_LOSS_Z, .experts = 3, .top_k = 1, .score = ROUTER_SOFTMAX, .coeff = 0.2},
     };
     if (idx >= (int)G_N_ELEMENTS(attrs)) {
         return FALSE;
     }
-    RouterAttr router = {.experts = attrs[idx].experts, .top_k = attrs[idx].top_k, .score = attrs[idx].score,
-                         .scaling = 1, .emit_logits = TRUE};
+    RouterAttr router = {.experts = attrs[idx].experts,
+                         .top_k = attrs[idx].top_k,
+                         .score = attrs[idx].score,
+                         .scaling = 1,
+                         .emit_logits = TRUE};
     rows->rows[ROWS_ONE] = 1;
     rows->rows[ROWS_TOKENS] = 6;
     rows->rows[ROWS_SEQUENCES] = 2;

@@ -17,10 +17,11 @@ typedef enum RouterLossKind { ROUTER_LOSS_AUX, ROUTER_LOSS_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;
     int64_t experts, top_k;
-    RouterScore score;      /* aux: sigmoid scores are divided by their sum, the others are a softmax */
+    RouterScore score; /* aux: sigmoid scores are divided by their sum, the others are a softmax */
     double coeff;
-    gboolean per_sequence;  /* aux: sequences of rows.seq_len tokens each */
+    gboolean per_sequence; /* aux: sequences of rows.seq_len tokens each */
 } RouterLossAttr;
 
-/* Adds the loss over a router's logits and sel (sel unused by the z-loss, may be -1). Returns the loss [ONE, 1] fp32. */
+/* Adds the loss over a router's logits and sel (sel unused by the z-loss, may be -1). Returns the loss [ONE, 1] fp32.
+ */
 int router_loss_add(Graph *graph, const char *name, int logits, int sel, const RouterLossAttr *attr);

@@ -17,18 +17,19 @@ static void router_order(const OpRun *run, const RouterAttr *attr, int64_t n)
 {
     const int64_t *sel = run->out[ROUTER_SEL]->data;
     int64_t n_choices = n * attr->top_k;
+    MoeShape shape = {n, attr->top_k, attr->experts};
     g_autofree guint8 *keep = NULL;
     if (attr->capacity_factor > 0) {
-        int64_t capacity = moe_capacity(MOE_CAPACITY_MEGATRON, n, attr->top_k, attr->experts, attr->capacity_factor, 0);
+        int64_t capacity = moe_capacity(MOE_CAPACITY_MEGATRON, &shape, attr->capacity_factor, 0);
         g_autofree double *weights = g_new(double, (gsize)n_choices);
         for (int64_t i = 0; i < n_choices; i++) {
             weights[i] = (double)((const real *)run->out[ROUTER_WEIGHTS]->data)[i];
         }
         keep = g_new(guint8, (gsize)n_choices);
-        moe_keep(attr->drop, n, attr->top_k, attr->experts, capacity, sel, weights, keep);
+        moe_keep(attr->drop, &shape, capacity, sel, weights, keep);
         op_count(run, 0, attr->drop == MOE_DROP_PROBS ? n_choices : 0, 0);
     }
-    moe_order(n, attr->top_k, attr->experts, sel, keep, run->out[ROUTER_ORDER]->data, run->out[ROUTER_COUNTS]->data);
+    moe_order(&shape, sel, keep, run->out[ROUTER_ORDER]->data, run->out[ROUTER_COUNTS]->data);
     op_count(run, 0, n_choices, n_choices + attr->experts);
 }
 
@@ -48,7 +49,8 @@ gboolean REAL_NAME(router_forward)(const OpRun *run, GError **error)
     for (int64_t i = 0; attr->linear_bias && i < n * e; i++) {
         logits[i] += ((const real *)run->param[2]->data)[i % e];
     }
-    op_count(run, attr->linear_bias ? (double)(n * e) : 0, (attr->linear_bias ? e : 0) + (attr->bias_buffer ? e : 0), 0);
+    op_count(run, attr->linear_bias ? (double)(n * e) : 0, (attr->linear_bias ? e : 0) + (attr->bias_buffer ? e : 0),
+             0);
     for (int64_t i = 0; i < n * e; i++) {
         if (!isfinite((double)logits[i])) {
             g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
@@ -109,7 +111,8 @@ RouterTensors router_add(Graph *graph, const char *name, int x, const RouterAttr
     int buffer = -1;
     int bias = -1;
     if (attr->bias_buffer) {
-        buffer = graph_add_param(graph, op_name(name, "e_score_correction_bias").text, PARAM_BUFFER, attr->experts, 0, 0);
+        buffer =
+            graph_add_param(graph, op_name(name, "e_score_correction_bias").text, PARAM_BUFFER, attr->experts, 0, 0);
         graph_param(graph, buffer)->always_fp32 = TRUE;
     }
     if (attr->linear_bias) {
@@ -123,7 +126,8 @@ RouterTensors router_add(Graph *graph, const char *name, int x, const RouterAttr
         .logits = -1,
     };
     if (attr->emit_logits) {
-        t.logits = graph_add_tensor(graph, op_name(name, "logits").text, ROWS_TOKENS, attr->experts, op_wide_dtype(graph));
+        t.logits =
+            graph_add_tensor(graph, op_name(name, "logits").text, ROWS_TOKENS, attr->experts, op_wide_dtype(graph));
     }
     Op *op = op_add(graph, OP_router, name, attr, sizeof *attr);
     op_input(op, x);
@@ -248,12 +252,12 @@ static void router_scores_eager(const RouterSize *s, OpCost *cost)
         Work *softmax = op_cost_stream(cost, WORK_SOFTMAX, 5 * n, full, full);
         softmax->m = s->n;
         softmax->n = s->e;
-        op_cost_stream(cost, WORK_ELEMENTWISE, n, full, full);                  /* log */
-        op_cost_stream(cost, WORK_STRIDED, n, full + s->e * s->wide, full);     /* + bias of the load */
-        op_cost_stream(cost, WORK_ELEMENTWISE, 0, 0, full);                     /* uniform noise */
-        op_cost_stream(cost, WORK_ELEMENTWISE, 2 * n, full, full);              /* clamp */
-        op_cost_stream(cost, WORK_ELEMENTWISE, n, full, full)->n_launches = 3;  /* log, negate, log */
-        op_cost_stream(cost, WORK_ELEMENTWISE, n, 2 * full, full);              /* difference */
+        op_cost_stream(cost, WORK_ELEMENTWISE, n, full, full);                 /* log */
+        op_cost_stream(cost, WORK_STRIDED, n, full + s->e * s->wide, full);    /* + bias of the load */
+        op_cost_stream(cost, WORK_ELEMENTWISE, 0, 0, full);                    /* uniform noise */
+        op_cost_stream(cost, WORK_ELEMENTWISE, 2 * n, full, full);             /* clamp */
+        op_cost_stream(cost, WORK_ELEMENTWISE, n, full, full)->n_launches = 3; /* log, negate, log */
+        op_cost_stream(cost, WORK_ELEMENTWISE, n, 2 * full, full);             /* difference */
     } else if (s->attr->score == ROUTER_SIGMOID) {
         op_cost_stream(cost, WORK_ELEMENTWISE, n, full, full);
         if (s->attr->bias_buffer) {
@@ -282,10 +286,10 @@ static void router_groups_eager(const RouterSize *s, OpCost *cost)
     top->m = s->n;
     top->n = s->groups;
     top->k = s->attr->topk_groups;
-    op_cost_stream(cost, WORK_COPY, 0, 0, best * s->wide);                                     /* zeros */
+    op_cost_stream(cost, WORK_COPY, 0, 0, best * s->wide);                                      /* zeros */
     op_cost_stream(cost, WORK_GATHER, 0, s->n * s->attr->topk_groups * s->idx, best * s->wide); /* marks */
-    op_cost_stream(cost, WORK_STRIDED, 0, best * s->wide, s->n * s->e);                        /* widened to experts */
-    op_cost_stream(cost, WORK_ELEMENTWISE, 0, full + s->n * s->e, full);                       /* masked fill */
+    op_cost_stream(cost, WORK_STRIDED, 0, best * s->wide, s->n * s->e);                         /* widened to experts */
+    op_cost_stream(cost, WORK_ELEMENTWISE, 0, full + s->n * s->e, full);                        /* masked fill */
 }
 
 /* Weights of the chosen, the sort of their slots, and the counts with their two reads by the host (bincount). */
@@ -447,14 +451,37 @@ static gboolean router_sample(int idx, Graph *graph, RowCounts *rows)
         RouterAttr attr;
     } samples[] = {
         {5, 7, {.experts = 6, .top_k = 2, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 1, .bias_buffer = TRUE}},
-        {4, 3, {.experts = 8, .top_k = 3, .score = ROUTER_SOFTMAX, .scaling = 16, .groups = 4, .topk_groups = 2,
-                .group_score = ROUTER_GROUP_MAX, .emit_logits = TRUE}},
+        {4,
+         3,
+         {.experts = 8,
+          .top_k = 3,
+          .score = ROUTER_SOFTMAX,
+          .scaling = 16,
+          .groups = 4,
+          .topk_groups = 2,
+          .group_score = ROUTER_GROUP_MAX,
+          .emit_logits = TRUE}},
         {6, 5, {.experts = 5, .top_k = 2, .score = ROUTER_TOPK_SOFTMAX, .scaling = 2.5, .linear_bias = TRUE}},
         {3, 4, {.experts = 4, .top_k = 4, .score = ROUTER_SOFTMAX, .renorm = TRUE, .scaling = 1}},
-        {1, 2, {.experts = 6, .top_k = 1, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 2.5, .groups = 3,
-                .topk_groups = 1, .group_score = ROUTER_GROUP_SUM2, .bias_buffer = TRUE}},
-        {9, 3, {.experts = 3, .top_k = 2, .score = ROUTER_SIGMOID, .scaling = 1, .capacity_factor = 0.8,
-                .drop = MOE_DROP_PROBS}},
+        {1,
+         2,
+         {.experts = 6,
+          .top_k = 1,
+          .score = ROUTER_SIGMOID,
+          .renorm = TRUE,
+          .scaling = 2.5,
+          .groups = 3,
+          .topk_groups = 1,
+          .group_score = ROUTER_GROUP_SUM2,
+          .bias_buffer = TRUE}},
+        {9,
+         3,
+         {.experts = 3,
+          .top_k = 2,
+          .score = ROUTER_SIGMOID,
+          .scaling = 1,
+          .capacity_factor = 0.8,
+          .drop = MOE_DROP_PROBS}},
     };
     if (idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;

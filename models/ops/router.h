@@ -31,11 +31,11 @@ typedef struct RouterAttr {
     double scaling;
     int64_t groups, topk_groups; /* 1 and 1 (or 0): no group limit */
     RouterGroupScore group_score;
-    gboolean bias_buffer;        /* selection bias e_score_correction_bias [E], moved by models/balance.h */
-    gboolean linear_bias;        /* trained bias of the logits (gpt-oss) */
-    double capacity_factor;      /* 0 = dropless */
-    MoeDrop drop;                /* which slots go when an expert is full */
-    gboolean emit_logits;        /* the logits are an output, for router_loss */
+    gboolean bias_buffer;   /* selection bias e_score_correction_bias [E], moved by models/balance.h */
+    gboolean linear_bias;   /* trained bias of the logits (gpt-oss) */
+    double capacity_factor; /* 0 = dropless */
+    MoeDrop drop;           /* which slots go when an expert is full */
+    gboolean emit_logits;   /* the logits are an output, for router_loss */
 } RouterAttr;
 
 /* Tensors that router_add makes. */

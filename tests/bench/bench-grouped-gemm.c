@@ -1,7 +1,7 @@
 /*
- * Grouped GEMM in float32, forward and both gradients, against the same products one by one in the faster of BLAS and our
- * own kernels (target: 85 % of that); the one-pass form (permute, product and unpermute together) against the chain of
- * the three operators.
+ * Grouped GEMM in float32, forward and both gradients, against the same products one by one in the faster of BLAS and
+ * our own kernels (target: 85 % of that); the one-pass form (permute, product and unpermute together) against the chain
+ * of the three operators.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -35,7 +35,8 @@ static double gflops(double flops, double seconds)
 /*
  * The same products one by one, the faster of BLAS and our own kernels: seconds. Forward x Wt, else dy W and dyt x.
  */
-static double products_s(const int64_t *rows, gboolean forward, const float *x, const float *w, const float *y, float *out, float *dw)
+static double products_s(const int64_t *rows, gboolean forward, const float *x, const float *w, const float *y,
+                         float *out, float *dw)
 {
     double best = (double)INFINITY;
     for (int way = 0; way < 2 * REPEATS; way++) {
@@ -98,8 +99,9 @@ static void bench_split(const char *name, const int64_t *rows)
     double backward = kernel_s(&run, FALSE);
     double best_forward = products_s(rows, TRUE, in->data, w->data, dy->data, y->data, NULL);
     double best_backward = products_s(rows, FALSE, in->data, w->data, dy->data, din->data, dw->data);
-    printf("%-28s forward %6.1f GFLOP/s (%3.0f %%), backward %6.1f (%3.0f %%), target 85 %%\n", name, gflops(flops, forward),
-           100 * best_forward / forward, gflops(2 * flops, backward), 100 * best_backward / backward);
+    printf("%-28s forward %6.1f GFLOP/s (%3.0f %%), backward %6.1f (%3.0f %%), target 85 %%\n", name,
+           gflops(flops, forward), 100 * best_forward / forward, gflops(2 * flops, backward),
+           100 * best_backward / backward);
 }
 
 /* Forward of the chain, or of the one pass, over the same choices: least seconds. */
@@ -112,7 +114,7 @@ static double chain_s(gboolean one_pass)
     for (int i = 0; i < N * TOP_K; i++) {
         sel[i] = (int64_t)rng_below(2, RNG_TEST, (uint64_t)(i / TOP_K), EXPERTS / TOP_K) * TOP_K + i % TOP_K;
     }
-    moe_order(N, TOP_K, EXPERTS, sel, NULL, order->data, counts);
+    moe_order(&(MoeShape){N, TOP_K, EXPERTS}, sel, NULL, order->data, counts);
     g_autoptr(Graph) graph = graph_new(DTYPE_FP32);
     int x = graph_add_input(graph, "x", ROWS_TOKENS, IN, DTYPE_FP32, TRUE);
     int weights = graph_add_input(graph, "weights", ROWS_TOKENS, TOP_K, DTYPE_FP32, TRUE);
@@ -124,7 +126,8 @@ static double chain_s(gboolean one_pass)
         unpermute_add(graph, "unpermute", yp, weights, table);
     }
     graph_finish(graph);
-    RowCounts rows = {.rows = {[ROWS_TOKENS] = N, [ROWS_SLOTS] = N * TOP_K, [ROWS_RECEIVED] = N * TOP_K}, .local_expert_rows = counts};
+    RowCounts rows = {.rows = {[ROWS_TOKENS] = N, [ROWS_SLOTS] = N * TOP_K, [ROWS_RECEIVED] = N * TOP_K},
+                      .local_expert_rows = counts};
     g_autoptr(Tensor) in = draw(2, (int64_t[]){N, IN});
     g_autoptr(Tensor) factors = draw(2, (int64_t[]){N, TOP_K});
     g_autoptr(Tensor) w = draw(3, (int64_t[]){EXPERTS, OUT, IN});
@@ -155,6 +158,7 @@ int main(void)
     bench_split("even, 256 rows", even);
     bench_split("zipf 1, 1024 to 64 rows", skewed);
     bench_split("small, 37 rows, some empty", small);
-    printf("%-28s chain %.2f ms, one pass %.2f ms\n", "permute, product, unpermute", 1e3 * chain_s(FALSE), 1e3 * chain_s(TRUE));
+    printf("%-28s chain %.2f ms, one pass %.2f ms\n", "permute, product, unpermute", 1e3 * chain_s(FALSE),
+           1e3 * chain_s(TRUE));
     return EXIT_SUCCESS;
 }

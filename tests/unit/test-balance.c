@@ -9,7 +9,7 @@ enum { N = 2000, E = 16, K = 3 };
 /* Scores of tokens with preferences: expert e is liked more the higher its number. */
 static double *skewed_scores(void)
 {
-    double *scores = g_new(double, N * E);
+    double *scores = g_new(double, N *E);
     for (int i = 0; i < N * E; i++) {
         scores[i] = 1 / (1 + exp(-rng_normal(3, RNG_TEST, (uint64_t)i) - 0.1 * (i % E)));
     }
@@ -22,7 +22,7 @@ static double imbalance(const double *scores, const double *bias, int64_t *count
     g_autofree double *alpha = g_new(double, N);
     int64_t own[E] = {0};
     int64_t most = 0;
-    balance_cutoffs(scores, bias, N, E, K, alpha);
+    balance_cutoffs(&(MoeShape){N, K, E}, scores, bias, alpha);
     for (int i = 0; i < N * E; i++) {
         own[i % E] += scores[i] + bias[i % E] > alpha[i / E] ? 1 : 0;
     }
@@ -66,7 +66,7 @@ static void test_quantile(void **state)
         g_autoptr(BalanceHistogram) histogram = balance_histogram_new(exact, E, K, 1000);
         balance_histogram_add(histogram, scores, N);
         balance_histogram_update(histogram, binned);
-        balance_quantile(scores, N, E, K, exact);
+        balance_quantile(&(MoeShape){N, K, E}, scores, exact);
         for (int e = 0; e < E; e++) {
             assert_true(fabs(binned[e] - exact[e]) < 2 * histogram->bin_width);
         }
@@ -85,19 +85,20 @@ static void test_edges(void **state)
     double out[2];
     double scores[4] = {0.5, 0.25, 0.75, 0.5};
     (void)state;
-    balance_quantile(scores, 0, 2, 1, bias);
-    balance_quantile(scores, 2, 2, 2, bias);
+    balance_quantile(&(MoeShape){0, 1, 2}, scores, bias);
+    balance_quantile(&(MoeShape){2, 2, 2}, scores, bias);
     check_close(bias[0], 0.25, 1e-15);
     g_autoptr(BalanceHistogram) all = balance_histogram_new(bias, 2, 2, 10);
     balance_histogram_add(all, scores, 2);
     balance_histogram_update(all, out);
     check_close(out[1], -0.25, 1e-15);
-    balance_quantile(scores, 1, 2, 1, bias); /* one token: its single value is every quantile */
+    balance_quantile(&(MoeShape){1, 1, 2}, scores, bias); /* one token: its single value is every quantile */
     check_close(bias[0] + bias[1], 0, 1e-12);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sign), cmocka_unit_test(test_quantile), cmocka_unit_test(test_edges)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sign), cmocka_unit_test(test_quantile),
+                                       cmocka_unit_test(test_edges)};
     return cmocka_run_group_tests_name("balance", tests, NULL, NULL);
 }

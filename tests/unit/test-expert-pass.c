@@ -46,8 +46,13 @@ static Tensor *draw(TensorType type, int n_dims, const int64_t *dims, uint64_t s
 /* The graph: a router on an input of its own, then the experts in one pass or by three operators. */
 static Side side_new(const PassCase *c, gboolean one_pass)
 {
-    RouterAttr attr = {.experts = c->experts, .top_k = c->top_k, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 1,
-                       .capacity_factor = c->capacity_factor, .drop = MOE_DROP_POSITION};
+    RouterAttr attr = {.experts = c->experts,
+                       .top_k = c->top_k,
+                       .score = ROUTER_SIGMOID,
+                       .renorm = TRUE,
+                       .scaling = 1,
+                       .capacity_factor = c->capacity_factor,
+                       .drop = MOE_DROP_POSITION};
     Graph *graph = graph_new(DTYPE_FP64);
     Side side = {.graph = graph};
     int gate_x = graph_add_input(graph, "gate_x", ROWS_TOKENS, 3, DTYPE_FP64, FALSE);
@@ -68,7 +73,8 @@ static Side side_new(const PassCase *c, gboolean one_pass)
 /* values: gate's input and matrix, x, the experts' matrices, the gradient of the output. */
 static void side_run(Side *side, const PassCase *c, Tensor *const values[5])
 {
-    RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = c->n_tokens, [ROWS_EXPERTS] = c->experts}, .seq_len = c->n_tokens};
+    RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = c->n_tokens, [ROWS_EXPERTS] = c->experts},
+                      .seq_len = c->n_tokens};
     side->run = execute_new(side->graph, &rows, values[0]->type);
     execute_put(side->run, g_array_index(side->graph->inputs, int, 0), values[0]);
     execute_put_param(side->run, 0, values[1]);

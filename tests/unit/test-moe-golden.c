@@ -27,8 +27,7 @@ static GArray *flatten(json_t *list)
     GArray *values = g_array_new(FALSE, FALSE, sizeof(double));
     size_t i;
     json_t *item;
-    json_array_foreach(list, i, item)
-    {
+    json_array_foreach (list, i, item) {
         if (json_is_array(item)) {
             g_autoptr(GArray) inner = flatten(item);
             g_array_append_vals(values, inner->data, inner->len);
@@ -64,19 +63,15 @@ static void test_capacity(void **state)
     size_t i;
     json_t *c;
     (void)state;
-    json_array_foreach(json_object_get(all, "capacity"), i, c)
-    {
-        int64_t n = get_int(c, "tokens");
-        int64_t k = get_int(c, "topk");
-        int64_t e = get_int(c, "experts");
+    json_array_foreach (json_object_get(all, "capacity"), i, c) {
+        MoeShape shape = {get_int(c, "tokens"), get_int(c, "topk"), get_int(c, "experts")};
         double f = json_number_value(json_object_get(c, "capacity_factor"));
-        check_int(moe_capacity(MOE_CAPACITY_MEGATRON, n, k, e, f, 0), get_int(c, "megatron"));
-        check_int(moe_capacity(MOE_CAPACITY_DEEPSPEED, n, k, e, f, 4), get_int(c, "deepspeed_min4"));
-        check_int(moe_capacity(MOE_CAPACITY_TUTEL, n, k, e, f, 1), get_int(c, "tutel_align1"));
-        check_int(moe_capacity(MOE_CAPACITY_TUTEL, n, k, e, f, 8), get_int(c, "tutel_align8"));
+        check_int(moe_capacity(MOE_CAPACITY_MEGATRON, &shape, f, 0), get_int(c, "megatron"));
+        check_int(moe_capacity(MOE_CAPACITY_DEEPSPEED, &shape, f, 4), get_int(c, "deepspeed_min4"));
+        check_int(moe_capacity(MOE_CAPACITY_TUTEL, &shape, f, 1), get_int(c, "tutel_align1"));
+        check_int(moe_capacity(MOE_CAPACITY_TUTEL, &shape, f, 8), get_int(c, "tutel_align8"));
     }
-    json_array_foreach(json_object_get(all, "distinct_ranks_uniform"), i, c)
-    {
+    json_array_foreach (json_object_get(all, "distinct_ranks_uniform"), i, c) {
         check_close(moe_expected_ranks(get_int(c, "experts"), get_int(c, "topk"), get_int(c, "ranks")),
                     json_number_value(json_object_get(c, "distinct_ranks")), 1e-12);
     }
@@ -93,17 +88,17 @@ static void test_drop(void **state)
     size_t i;
     json_t *c;
     (void)state;
-    json_array_foreach(json_object_get(all, "drop_examples"), i, c)
-    {
+    json_array_foreach (json_object_get(all, "drop_examples"), i, c) {
         int64_t n = get_int(c, "tokens");
         int64_t k = get_int(c, "topk");
+        MoeShape shape = {n, k, get_int(c, "experts")};
         g_autofree int64_t *sel = ints(json_object_get(c, "sel"));
         g_autoptr(GArray) weights = flatten(json_object_get(c, "weights"));
         g_autofree guint8 *keep = g_new(guint8, (gsize)(n * k));
         for (int drop = 0; drop < N_MOE_DROPS; drop++) {
             g_autofree int64_t *want = ints(json_object_get(c, keys[drop]));
-            moe_keep((MoeDrop)drop, n, k, get_int(c, "experts"), get_int(c, "capacity"), sel,
-                     (const double *)(const void *)weights->data, keep);
+            moe_keep((MoeDrop)drop, &shape, get_int(c, "capacity"), sel, (const double *)(const void *)weights->data,
+                     keep);
             for (int64_t s = 0; s < n * k; s++) {
                 check_int(keep[s], want[s]);
             }
@@ -121,7 +116,7 @@ static int64_t *counts_by_source(json_t *c, const int64_t *sel)
     int64_t *counts = g_new(int64_t, (gsize)(ranks * experts));
     g_autofree int64_t *order = g_new(int64_t, (gsize)(n * k));
     for (int64_t rank = 0; rank < ranks; rank++) {
-        moe_order(n, k, experts, sel + rank * n * k, NULL, order, counts + rank * experts);
+        moe_order(&(MoeShape){n, k, experts}, sel + rank * n * k, NULL, order, counts + rank * experts);
     }
     return counts;
 }
@@ -151,8 +146,7 @@ static void test_dispatch(void **state)
     size_t i;
     json_t *c;
     (void)state;
-    json_array_foreach(all, i, c)
-    {
+    json_array_foreach (all, i, c) {
         int64_t ranks = get_int(c, "ranks");
         int64_t k = get_int(c, "topk");
         int64_t experts = get_int(c, "experts");
@@ -160,11 +154,13 @@ static void test_dispatch(void **state)
         g_autofree int64_t *sel = ints(json_object_get(c, "sel"));
         g_autofree int64_t *order = g_new(int64_t, (gsize)(2 * n * k + experts));
         int64_t *counts = order + n * k;
-        check_int(moe_order(n, k, experts, sel, NULL, order, counts), n * k);
+        check_int(moe_order(&(MoeShape){n, k, experts}, sel, NULL, order, counts), n * k);
         check_list(counts, json_object_get(c, "counts"));
         for (int64_t s = 0; s < n * k; s++) {
-            check_int(order[s] / k, (int64_t)json_number_value(json_array_get(json_object_get(c, "slot_token"), (size_t)s)));
-            check_int(order[s] % k, (int64_t)json_number_value(json_array_get(json_object_get(c, "slot_k"), (size_t)s)));
+            check_int(order[s] / k,
+                      (int64_t)json_number_value(json_array_get(json_object_get(c, "slot_token"), (size_t)s)));
+            check_int(order[s] % k,
+                      (int64_t)json_number_value(json_array_get(json_object_get(c, "slot_k"), (size_t)s)));
         }
         g_autofree int64_t *by_source = counts_by_source(c, sel);
         check_list(by_source, json_object_get(c, "counts_per_source"));
@@ -188,13 +184,15 @@ static void test_eplb(void **state)
     size_t i;
     json_t *c;
     (void)state;
-    json_array_foreach(all, i, c)
-    {
+    json_array_foreach (all, i, c) {
         g_autoptr(GArray) loads = flatten(json_object_get(c, "loads"));
         g_autoptr(GArray) want_loads = flatten(json_object_get(c, "gpu_loads"));
         const double *load_of = (const double *)(const void *)loads->data;
-        PlacementShape shape = {.experts = loads->len, .slots = get_int(c, "slots"), .groups = get_int(c, "groups_in"),
-                                .nodes = get_int(c, "nodes"), .gpus = get_int(c, "gpus")};
+        PlacementShape shape = {.experts = loads->len,
+                                .slots = get_int(c, "slots"),
+                                .groups = get_int(c, "groups_in"),
+                                .nodes = get_int(c, "nodes"),
+                                .gpus = get_int(c, "gpus")};
         g_autofree int64_t *expert = g_new(int64_t, (gsize)shape.slots);
         g_autofree int64_t *copies = g_new(int64_t, (gsize)shape.experts);
         g_autofree double *gpu_load = g_new(double, (gsize)shape.gpus);

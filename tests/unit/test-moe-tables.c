@@ -17,14 +17,12 @@ static void test_capacity(void **state)
     };
     (void)state;
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
-        int64_t n = cases[i].tokens;
-        int64_t k = cases[i].top_k;
-        int64_t e = cases[i].experts;
+        MoeShape shape = {cases[i].tokens, cases[i].top_k, cases[i].experts};
         double f = cases[i].factor;
-        check_int(moe_capacity(MOE_CAPACITY_MEGATRON, n, k, e, f, 0), cases[i].megatron);
-        check_int(moe_capacity(MOE_CAPACITY_DEEPSPEED, n, k, e, f, 4), cases[i].deepspeed);
-        check_int(moe_capacity(MOE_CAPACITY_TUTEL, n, k, e, f, 1), cases[i].tutel);
-        check_int(moe_capacity(MOE_CAPACITY_TUTEL, n, k, e, f, 8), cases[i].tutel8);
+        check_int(moe_capacity(MOE_CAPACITY_MEGATRON, &shape, f, 0), cases[i].megatron);
+        check_int(moe_capacity(MOE_CAPACITY_DEEPSPEED, &shape, f, 4), cases[i].deepspeed);
+        check_int(moe_capacity(MOE_CAPACITY_TUTEL, &shape, f, 1), cases[i].tutel);
+        check_int(moe_capacity(MOE_CAPACITY_TUTEL, &shape, f, 8), cases[i].tutel8);
     }
 }
 
@@ -49,14 +47,15 @@ static void test_keep(void **state)
         [MOE_DROP_POSITION_CHOICE] = {1, 1, 1, 0, 1, 0}, /* first choices of 0 and 2 fill expert 0 */
         [MOE_DROP_PROBS] = {1, 1, 1, 0, 1, 0},           /* equal weights: the lower token stays */
     };
+    const MoeShape shape = {3, 2, 2};
     (void)state;
     for (int drop = 0; drop < N_MOE_DROPS; drop++) {
         guint8 keep[6];
-        moe_keep((MoeDrop)drop, 3, 2, 2, 2, sel, weights, keep);
+        moe_keep((MoeDrop)drop, &shape, 2, sel, weights, keep);
         assert_memory_equal(keep, want[drop], sizeof keep);
     }
     guint8 all[6];
-    moe_keep(MOE_DROP_POSITION, 3, 2, 2, 7, sel, NULL, all); /* above the number of tokens: nothing is dropped */
+    moe_keep(MOE_DROP_POSITION, &shape, 7, sel, NULL, all); /* above the number of tokens: nothing is dropped */
     for (int i = 0; i < 6; i++) {
         check_int(all[i], 1);
     }
@@ -71,13 +70,13 @@ static void test_order(void **state)
     int64_t order[6];
     int64_t counts[4];
     (void)state;
-    check_int(moe_order(3, 2, 4, sel, NULL, order, counts), 6);
+    check_int(moe_order(&(MoeShape){3, 2, 4}, sel, NULL, order, counts), 6);
     assert_memory_equal(order, want_all, sizeof order);
     check_int(counts[0], 3);
     check_int(counts[3], 0);
-    check_int(moe_order(3, 2, 4, sel, keep, order, counts), 5);
+    check_int(moe_order(&(MoeShape){3, 2, 4}, sel, keep, order, counts), 5);
     assert_memory_equal(order, want_kept, sizeof order);
-    check_int(moe_order(0, 2, 4, sel, NULL, order, counts), 0);
+    check_int(moe_order(&(MoeShape){0, 2, 4}, sel, NULL, order, counts), 0);
     check_int(counts[2], 0);
 }
 

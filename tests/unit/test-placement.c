@@ -82,6 +82,7 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pack), cmocka_unit_test(test_eplb), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pack), cmocka_unit_test(test_eplb),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests_name("placement", tests, NULL, NULL);
 }

@@ -34,8 +34,15 @@ static const RoutingCase cases[] = {
 
 static RoutingSpec spec_of(const RoutingCase *c)
 {
-    return (RoutingSpec){.kind = c->kind, .exponent = c->exponent, .seed = 7, .experts = c->experts, .top_k = c->top_k,
-                         .n_ranks = c->n_ranks, .tokens = c->tokens, .sequences = c->sequences, .n_layers = 3,
+    return (RoutingSpec){.kind = c->kind,
+                         .exponent = c->exponent,
+                         .seed = 7,
+                         .experts = c->experts,
+                         .top_k = c->top_k,
+                         .n_ranks = c->n_ranks,
+                         .tokens = c->tokens,
+                         .sequences = c->sequences,
+                         .n_layers = 3,
                          .capacity = c->capacity};
 }
 
@@ -157,8 +164,14 @@ static void test_measured(void **state)
     for (size_t i = 0; i < G_N_ELEMENTS(load_cases); i++) {
         const LoadCase *c = &load_cases[i];
         g_autoptr(json_t) loads = json_loads(c->loads, 0, NULL);
-        RoutingSpec spec = {.kind = PLAN_ROUTING_MEASURED, .loads = loads, .experts = 4, .top_k = 2, .n_ranks = 2,
-                            .tokens = 4, .sequences = 1, .n_layers = 2};
+        RoutingSpec spec = {.kind = PLAN_ROUTING_MEASURED,
+                            .loads = loads,
+                            .experts = 4,
+                            .top_k = 2,
+                            .n_ranks = 2,
+                            .tokens = 4,
+                            .sequences = 1,
+                            .n_layers = 2};
         GError *error = NULL;
         g_autoptr(Routing) routing = routing_new(&spec, "loads.json", &error);
         if (c->message != NULL) {
@@ -179,8 +192,8 @@ int main(void)
     struct CMUnitTest tests[N + 3] = {cmocka_unit_test(test_order), cmocka_unit_test(test_popularity),
                                       cmocka_unit_test(test_measured)};
     for (size_t i = 0; i < N; i++) {
-        tests[3 + i] = (struct CMUnitTest){.name = cases[i].name, .test_func = test_case,
-                                           .initial_state = (void *)(guintptr)&cases[i]};
+        tests[3 + i] = (struct CMUnitTest){
+            .name = cases[i].name, .test_func = test_case, .initial_state = (void *)(guintptr)&cases[i]};
     }
     return _cmocka_run_group_tests("routing", tests, N + 3, NULL, NULL);
 }

@@ -11,10 +11,14 @@ typedef struct ShareCase {
 } ShareCase;
 
 static const ShareCase cases[] = {
-    {"64 experts, top 6, exponent 1", 64, 6, 1.0}, {"64 experts, top 6, exponent 0.5", 64, 6, 0.5},
-    {"8 experts, top 2, exponent 1", 8, 2, 1.0},   {"4 experts, top 1, exponent 1", 4, 1, 1.0},
-    {"6 experts, top 5, exponent 2", 6, 5, 2.0},   {"3 experts, top 3", 3, 3, 1.0},
-    {"1 expert", 1, 1, 1.0},                       {"64 experts, top 6, no skew", 64, 6, 0.0},
+    {"64 experts, top 6, exponent 1", 64, 6, 1.0},
+    {"64 experts, top 6, exponent 0.5", 64, 6, 0.5},
+    {"8 experts, top 2, exponent 1", 8, 2, 1.0},
+    {"4 experts, top 1, exponent 1", 4, 1, 1.0},
+    {"6 experts, top 5, exponent 2", 6, 5, 2.0},
+    {"3 experts, top 3", 3, 3, 1.0},
+    {"1 expert", 1, 1, 1.0},
+    {"64 experts, top 6, no skew", 64, 6, 0.0},
 };
 
 /* The same by drawing: the first item's share of n_tokens top-k lists. */
@@ -26,7 +30,8 @@ static double drawn_share(const ShareCase *c, int64_t n_tokens)
         int64_t n_above = 0;
         for (int64_t r = 0; r < c->n; r++) {
             uint64_t idx = (uint64_t)(t * c->n + r);
-            double key = 0.7 * rng_normal(5, RNG_TEST, idx) + rng_gumbel(6, RNG_TEST, idx) - c->exponent * log((double)(r + 1));
+            double key =
+                0.7 * rng_normal(5, RNG_TEST, idx) + rng_gumbel(6, RNG_TEST, idx) - c->exponent * log((double)(r + 1));
             first = r == 0 ? key : first;
             n_above += key > first ? 1 : 0;
         }

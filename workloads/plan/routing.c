@@ -229,7 +229,8 @@ static void routing_fill_drawn(Routing *routing, const RoutingSpec *spec)
 }
 
 /* One list of counts, apportioned to the tokens of a source. */
-static gboolean read_counts(json_t *list, const RoutingSpec *spec, const char *where, int64_t *ret_tokens, GError **error)
+static gboolean read_counts(json_t *list, const RoutingSpec *spec, const char *where, int64_t *ret_tokens,
+                            GError **error)
 {
     g_autofree double *weights = g_new(double, spec->experts);
     g_autofree double *share = g_new(double, spec->experts);
@@ -259,7 +260,8 @@ static gboolean read_counts(json_t *list, const RoutingSpec *spec, const char *w
     return TRUE;
 }
 
-static gboolean read_layer(json_t *value, const RoutingSpec *spec, const char *where, RoutingTable *table, GError **error)
+static gboolean read_layer(json_t *value, const RoutingSpec *spec, const char *where, RoutingTable *table,
+                           GError **error)
 {
     gboolean by_source = json_is_array(json_array_get(value, 0));
     table->tokens = g_new0(int64_t, spec->n_ranks * spec->experts);
@@ -270,7 +272,8 @@ static gboolean read_layer(json_t *value, const RoutingSpec *spec, const char *w
         return FALSE;
     }
     for (int64_t source = 0; source < spec->n_ranks; source++) {
-        g_autofree char *place = by_source ? g_strdup_printf("%s[%" G_GINT64_FORMAT "]", where, source) : g_strdup(where);
+        g_autofree char *place =
+            by_source ? g_strdup_printf("%s[%" G_GINT64_FORMAT "]", where, source) : g_strdup(where);
         json_t *list = by_source ? json_array_get(value, (size_t)source) : value;
         if (!read_counts(list, spec, place, table->tokens + source * spec->experts, error)) {
             return FALSE;
@@ -285,7 +288,8 @@ static gboolean routing_fill_measured(Routing *routing, const RoutingSpec *spec,
     int64_t n = (int64_t)json_array_size(spec->loads); /* 0 for other values */
     if (n != 1 && n != spec->n_layers) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "%s: expected a list of loads for %" G_GINT64_FORMAT " MoE layers, or one for all of them; got %" G_GINT64_FORMAT,
+                    "%s: expected a list of loads for %" G_GINT64_FORMAT
+                    " MoE layers, or one for all of them; got %" G_GINT64_FORMAT,
                     place, spec->n_layers, n);
         return FALSE;
     }

@@ -21,18 +21,18 @@
 
 /* What routing depends on. */
 typedef struct RoutingSpec {
-    PlanRouting kind;      /* PLAN_ROUTING_ROUTER is taken as balanced: the real router exists in values alone */
-    double exponent;       /* of zipf */
-    uint64_t seed;         /* of the shuffle */
-    gboolean sorted;       /* zipf: expert e has popularity rank e, no shuffle */
-    const int64_t *order;  /* expert of each popularity rank [experts], or NULL */
-    json_t *loads;         /* measured: [layer][expert] or [layer][source rank][expert], borrowed */
+    PlanRouting kind;     /* PLAN_ROUTING_ROUTER is taken as balanced: the real router exists in values alone */
+    double exponent;      /* of zipf */
+    uint64_t seed;        /* of the shuffle */
+    gboolean sorted;      /* zipf: expert e has popularity rank e, no shuffle */
+    const int64_t *order; /* expert of each popularity rank [experts], or NULL */
+    json_t *loads;        /* measured: [layer][expert] or [layer][source rank][expert], borrowed */
     int64_t experts, top_k;
-    int64_t n_ranks;       /* of the expert-parallel group */
-    int64_t tokens;        /* of one source rank in one micro-batch */
-    int64_t sequences;     /* they belong to: narrows the natural spread; at least 1 */
-    int64_t n_layers;      /* MoE layers */
-    int64_t capacity;      /* rows of one source that an expert takes; 0 = dropless */
+    int64_t n_ranks;          /* of the expert-parallel group */
+    int64_t tokens;           /* of one source rank in one micro-batch */
+    int64_t sequences;        /* they belong to: narrows the natural spread; at least 1 */
+    int64_t n_layers;         /* MoE layers */
+    int64_t capacity;         /* rows of one source that an expert takes; 0 = dropless */
     const double *popularity; /* [experts] of an earlier routing_popularity() of the same spec, or NULL */
 } RoutingSpec;
 
@@ -47,7 +47,8 @@ RoutingSpec routing_spec(const Plan *plan, int64_t tokens, int64_t sequences);
  */
 void routing_popularity(const RoutingSpec *spec, double *ret_share);
 
-/* Loads of a spec. Fails on measured loads whose shape does not fit (place is "FILE: path" for the message, or NULL). */
+/* Loads of a spec. Fails on measured loads whose shape does not fit (place is "FILE: path" for the message, or NULL).
+ */
 Routing *routing_new(const RoutingSpec *spec, const char *place, GError **error);
 void routing_free(Routing *routing);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Routing, routing_free)

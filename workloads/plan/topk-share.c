@@ -75,7 +75,8 @@ static double poly_sum_without(const double *poly, int64_t k, double p)
  * The unlikely items from first on. Their result is a smooth function of p alone, so that a few places of the falling
  * list are computed and those between them interpolated in p.
  */
-static void others_below_unlikely(const double *poly, int64_t k, const double *p, int64_t first, int64_t n, double *ret_below)
+static void others_below_unlikely(const double *poly, int64_t k, const double *p, int64_t first, int64_t n,
+                                  double *ret_below)
 {
     int64_t from = first;
     if (first >= n) {
@@ -126,7 +127,8 @@ static void others_below(const double *p, int64_t n, int64_t k, double *poly, do
 }
 
 /* Grid of thresholds: from where k + 7 sqrt(k) + 4 items are expected above, up to where hardly one is. */
-static void threshold_range(const double *tail, const double *shift, int64_t n, int64_t k, double *ret_low, double *ret_high)
+static void threshold_range(const double *tail, const double *shift, int64_t n, int64_t k, double *ret_low,
+                            double *ret_high)
 {
     double most = (double)k + 7 * sqrt((double)k) + 4;
     double x = 14;
@@ -156,7 +158,7 @@ void topk_share_zipf(int64_t n, int64_t k, double exponent, double *ret_share)
     double high;
     g_autofree double *work = g_new0(double, 5 * n + 2 * k);
     double *shift = work;
-    double *above = work + n;     /* tails at this point and the one before (higher) */
+    double *above = work + n; /* tails at this point and the one before (higher) */
     double *above_last = work + 2 * n;
     double *below = work + 3 * n;
     double *below_last = work + 4 * n;

@@ -2,8 +2,8 @@
  * Top-k share: the probability that each of n items is among the k best of noisy scores, without drawing.
  *
  * Item r (from 0) scores X_r - exponent * log(r + 1), X_r = 0.7 Z + G with Z standard normal (the spread of a token's
- * log-scores) and G standard Gumbel (the noise of selection). With tail F(x) = P(X > x), p_r(x) = P(item r above x), and
- * the items independent,
+ * log-scores) and G standard Gumbel (the noise of selection). With tail F(x) = P(X > x), p_r(x) = P(item r above x),
+ * and the items independent,
  *
  *     share_r = integral over x of density_r(x) * P(fewer than k of the others are above x).
  *
