@@ -70,6 +70,7 @@ typedef struct Device {
     /* Sharing: share of a compute kernel's rate left while a communication kernel, or a host copy, runs. */
     double compute_rate_under_comm;
     double compute_rate_under_copy;
+    double comm_rate_under_compute; /* the same of a communication kernel while the device computes */
 
     Laws *laws;
     char *laws_from; /* name of the descriptor whose laws these are, when not this one's; NULL = own */

@@ -43,34 +43,30 @@ static uint64_t tag_of(int what, int64_t value)
 }
 
 /*
- * Rates of kernels that run at once. Tensor-core work gives up what a communication kernel's SMs and bandwidth take
- * (measured, collectives_2gpu.csv overlap rows); memory-bound kernels share the memory's bandwidth with copies beside
- * them; a host copy moves far less than the memory can and disturbs nothing that was measured (op_overlap.csv).
+ * Rates of kernels that run at once, as measured between two GPUs (hw/calibration/h200/overlap_2gpu.csv): computing and
+ * communicating kernels take SMs and bandwidth from each other. Casts beside the compute stream share the memory's
+ * bandwidth with memory-bound kernels. A host copy moves far less than the memory can.
  */
 static double share_rate(const void *data, guint32 running, int cls)
 {
     const Device *device = data;
-    gboolean comm = running >> SHARE_COMM & 1u, side = running >> SHARE_SIDE & 1u, stream = running >> SHARE_STREAM & 1u;
-    gboolean dense = running >> SHARE_DENSE & 1u;
-    double rate = 1;
+    gboolean comm = running >> SHARE_COMM & 1u, side = running >> SHARE_SIDE & 1u, copy = running >> SHARE_HOST_COPY & 1u;
+    gboolean stream = running >> SHARE_STREAM & 1u, dense = running >> SHARE_DENSE & 1u;
+    double under_comm = comm ? device->compute_rate_under_comm : 1;
     switch ((ShareClass)cls) {
     case SHARE_DENSE:
-        rate = (comm ? device->compute_rate_under_comm : 1) * (side ? device->compute_rate_under_comm : 1) *
-               (running >> SHARE_HOST_COPY & 1u ? device->compute_rate_under_copy : 1);
-        break;
+        return under_comm * (side ? device->compute_rate_under_comm : 1) * (copy ? device->compute_rate_under_copy : 1);
     case SHARE_STREAM:
-        rate = (comm ? device->compute_rate_under_comm : 1) * (side ? 0.5 : 1);
-        break;
+        return under_comm * (side ? 0.5 : 1);
     case SHARE_SIDE:
-        rate = stream || dense ? 0.5 : 1;
-        break;
+        return stream ? 0.5 : dense ? device->compute_rate_under_comm : 1;
     case SHARE_COMM:
+        return stream || dense ? device->comm_rate_under_compute : 1;
     case SHARE_HOST_COPY:
     case N_SHARE_CLASSES:
     default:
-        break;
+        return 1;
     }
-    return rate;
 }
 
 static void push_compute(Step *step, Host *host, const Instr *instr)
