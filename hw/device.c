@@ -74,6 +74,19 @@ static void origin_clear(DeviceOrigin *origin)
     *origin = (DeviceOrigin){0};
 }
 
+static void clear_value(Device *device, int value)
+{
+    if (value >= DEVICE_PEAK_FIRST) {
+        device->peak_flops_per_s[value - DEVICE_PEAK_FIRST] = 0.0;
+    } else if (value_rows[value].unit == UNIT_YES_NO) {
+        G_STRUCT_MEMBER(gboolean, device, value_rows[value].offset) = FALSE;
+    } else if (value_rows[value].unit == UNIT_RATE || value_rows[value].unit == UNIT_FLOPS) {
+        G_STRUCT_MEMBER(double, device, value_rows[value].offset) = 0.0;
+    } else {
+        G_STRUCT_MEMBER(int64_t, device, value_rows[value].offset) = 0;
+    }
+}
+
 static void read_value(Device *device, int value, JsonObject *values)
 {
     g_autofree char *key = value_key(value);
@@ -96,22 +109,34 @@ static void read_value(Device *device, int value, JsonObject *values)
     json_object_end(object);
 }
 
-/* Marks what a descriptor holds as taken over from it. */
+/* What a chip and its node are cannot be taken over from another; what software costs on them can. */
+static gboolean can_take_over(int value)
+{
+    switch (value) {
+    case DEVICE_non_framework_bytes:
+    case DEVICE_workspace_bytes:
+    case DEVICE_scale_out_latency_ns:
+        return TRUE;
+    default:
+        return value >= DEVICE_eager_op_ns && value < DEVICE_PEAK_FIRST;
+    }
+}
+
+/* Marks what a descriptor holds as taken over from it, and clears what cannot be. */
 static void take_over(Device *device)
 {
     for (int i = 0; i < N_DEVICE_VALUES; i++) {
         DeviceOrigin *origin = &device->origins[i];
+        if (!can_take_over(i)) {
+            clear_value(device, i);
+            origin_clear(origin);
+        }
         if (origin->source != NULL && origin->from == NULL) {
             origin->from = g_strdup(device->name);
         }
     }
     for (int i = 0; i < N_LAWS; i++) {
         device->laws->fits[i].own = FALSE;
-    }
-    /* A format that the other device does not list is one it lacks, not one to take over. */
-    for (int i = 0; i < N_DTYPES; i++) {
-        device->peak_flops_per_s[i] = 0.0;
-        origin_clear(&device->origins[DEVICE_PEAK_FIRST + i]);
     }
 }
 
@@ -128,8 +153,14 @@ static gboolean check(const Device *device, const char *file, GError **error)
         missing = "scale_up_bytes_per_s";
     } else if (device->scale_out_bytes_per_s <= 0.0) {
         missing = "scale_out_bytes_per_s";
-    } else if (device->n_sms < 1 || device->gpus_per_node < 1 || device->domain_gpus < 1) {
-        missing = "n_sms, gpus_per_node or domain_gpus";
+    } else if (device->n_sms < 1) {
+        missing = "n_sms";
+    } else if (device->gpus_per_node < 1) {
+        missing = "gpus_per_node";
+    } else if (device->domain_gpus < 1) {
+        missing = "domain_gpus";
+    } else if (device->host_link_bytes_per_s <= 0.0) {
+        missing = "host_link_bytes_per_s";
     }
     if (missing != NULL) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
@@ -182,10 +213,12 @@ static JsonDoc *open_descriptor(const char *name_or_path, GError **error)
     g_autofree char *text = hw_preset_text(name_or_path);
     if (text == NULL) {
         g_auto(GStrv) names = device_preset_names();
-        const char *nearest =
-            error_nearest_name(name_or_path, (const char *const *)names, g_strv_length(names));
+        const char *nearest = NULL;
         for (char **name = names; *name != NULL && nearest == NULL; name++) {
             nearest = g_str_has_prefix(*name, name_or_path) ? *name : NULL; /* "h200" for "h200-sxm" */
+        }
+        if (nearest == NULL) {
+            nearest = error_nearest_name(name_or_path, (const char *const *)names, g_strv_length(names));
         }
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                     "no hardware preset \"%s\"%s%s%s: \"moesim hw\" lists them, a path to a descriptor works too",

@@ -1,8 +1,8 @@
 /*
  * Device: one accelerator, its host and its place in a node, as a JSON descriptor says it, every value with its source.
  *
- * A descriptor that names another in "like" takes over what it does not say itself: values (marked as taken over) and
- * the fitted laws. A law is a set of fractions of datasheet values and of fixed times, so that it can be carried to
+ * A descriptor that names another in "like" takes over what software costs there (host times, sharing; marked as taken
+ * over) and the fitted laws, never what the chip and its node are. A law is a set of fractions of datasheet values and of fixed times, so that it can be carried to
  * another device; what rests on a law taken over counts as EVIDENCE_DATASHEET.
  */
 #pragma once
@@ -38,6 +38,7 @@ typedef struct Device {
     char *name;  /* "h200-sxm" */
     char *title; /* "NVIDIA H200 SXM 141 GB" */
     double peak_flops_per_s[N_DTYPES]; /* dense datasheet peak; 0 = format not supported */
+    double matmul_flops_per_s; /* best bf16 product that others measured; 0 = unknown: laws go by the peak alone */
     int64_t hbm_bytes;
     double hbm_bytes_per_s;
     int64_t usable_bytes;        /* of HBM: what a process can allocate */

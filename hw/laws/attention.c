@@ -22,8 +22,8 @@ static double attention_seconds(const Device *device, const double *params, cons
     double sms = (double)device->n_sms;
     /* Pairs of positions, for a value size like the head size. */
     double scores = work->flops / (4.0 * head_size + 5.0) * (work->law == WORK_ATTENTION_BACKWARD ? 0.4 : 1.0);
-    double tensor = work->flops / (device->peak_flops_per_s[work->dtype] * params[TENSOR_FRACTION]);
-    double exponentials = scores * params[SCORE_PS] * 1e-12 * 132.0 / sms;
+    double tensor = work->flops / (form_tensor_rate(device, work->dtype) * params[TENSOR_FRACTION]);
+    double exponentials = scores * params[SCORE_PS] * 1e-12 * form_core_scale(device);
     double per_flop = form_overlap(tensor, exponentials, params[OVERLAP]) / clock_frac;
     double blocks = ceil(seq / block) * heads * sequences;
     double diagonal = per_flop * block / (seq + block);

@@ -61,7 +61,7 @@ static double tile_seconds(const Device *device, const double *params, const Wor
 static double gemm_seconds(const Device *device, const double *params, const Work *work, double clock_frac)
 {
     double layout = work->law == WORK_GEMM_NN ? params[NN_FACTOR] : work->law == WORK_GEMM_TN ? params[TN_FACTOR] : 1.0;
-    double rate = device->peak_flops_per_s[work->dtype] * params[TENSOR_FRACTION] * layout * clock_frac;
+    double rate = form_tensor_rate(device, work->dtype) * params[TENSOR_FRACTION] * layout * clock_frac;
     double compute = G_MAXDOUBLE;
     for (size_t i = 0; i < G_N_ELEMENTS(tiles); i++) {
         compute = fmin(compute, tile_seconds(device, params, work, tiles[i], rate));

@@ -64,7 +64,7 @@ static double makespan(const Device *device, const double *params, const Work *w
 
 static double grouped_gemm_seconds(const Device *device, const double *params, const Work *work, double clock_frac)
 {
-    double rate = device->peak_flops_per_s[work->dtype] * params[TENSOR_FRACTION] * clock_frac;
+    double rate = form_tensor_rate(device, work->dtype) * params[TENSOR_FRACTION] * clock_frac;
     int64_t n_active;
     double compute = makespan(device, params, work, rate, &n_active);
     double bytes = (double)work->read_bytes + (double)work->write_bytes;

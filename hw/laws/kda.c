@@ -18,7 +18,7 @@ static double kda_seconds(const Device *device, const double *params, const Work
     if (flops <= 0.0) {
         flops = work->flops;
     }
-    double compute = flops / (device->peak_flops_per_s[work->dtype] * params[TENSOR_FRACTION] * clock_frac);
+    double compute = flops / (form_tensor_rate(device, work->dtype) * params[TENSOR_FRACTION] * clock_frac);
     double bytes = (double)work->read_bytes + (double)work->write_bytes;
     return params[FIXED_NS] * 1e-9 + fmax(compute, bytes / (device->hbm_bytes_per_s * params[MEMORY_FRACTION]));
 }

@@ -7,7 +7,7 @@ enum { TENSOR_FRACTION, FIXED_NS };
 
 static double rate_seconds(const Device *device, const double *params, const Work *work, double clock_frac)
 {
-    double rate = device->peak_flops_per_s[work->dtype] * params[TENSOR_FRACTION] * clock_frac;
+    double rate = form_tensor_rate(device, work->dtype) * params[TENSOR_FRACTION] * clock_frac;
     return params[FIXED_NS] * 1e-9 + work->flops / rate;
 }
 

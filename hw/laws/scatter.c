@@ -13,7 +13,7 @@ static double scatter_seconds(const Device *device, const double *params, const 
     if (elements <= 0.0) { /* shape not told: rows are read once, their destinations read and written */
         elements = form_elements(work, ((double)work->read_bytes + (double)work->write_bytes) / 3.0);
     }
-    return params[FIXED_NS] * 1e-9 + elements * params[ELEMENT_PS] * 1e-12 * 132.0 / (double)device->n_sms;
+    return params[FIXED_NS] * 1e-9 + elements * params[ELEMENT_PS] * 1e-12 * form_core_scale(device);
 }
 
 const LawForm law_form_scatter = {

@@ -15,7 +15,7 @@ static double topk_seconds(const Device *device, const double *params, const Wor
         elements = (double)work->read_bytes / 4.0;
     }
     double picoseconds = rows * params[ROW_PS] + elements * params[ELEMENT_PS];
-    return params[FIXED_NS] * 1e-9 + picoseconds * 1e-12 * 132.0 / (double)device->n_sms;
+    return params[FIXED_NS] * 1e-9 + picoseconds * 1e-12 * form_core_scale(device);
 }
 
 const LawForm law_form_topk = {
