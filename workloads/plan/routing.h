@@ -30,7 +30,7 @@ typedef struct RoutingSpec {
     int64_t experts, top_k;
     int64_t n_ranks;          /* of the expert-parallel group */
     int64_t tokens;           /* of one source rank in one micro-batch */
-    int64_t sequences;        /* they belong to: narrows the natural spread; at least 1 */
+    int64_t sequences;        /* of one source rank, at least 1: many in the group narrow the natural spread */
     int64_t n_layers;         /* MoE layers */
     int64_t capacity;         /* rows of one source that an expert takes; 0 = dropless */
     const double *popularity; /* [experts] of an earlier routing_popularity() of the same spec, or NULL */
