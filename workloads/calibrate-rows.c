@@ -205,6 +205,16 @@ static RowUse strided(TableRow *row, FitSample *sample, LawKind *ret_law)
     return stream(row, sample, WORK_STRIDED, ret_law);
 }
 
+static RowUse transpose(TableRow *row, FitSample *sample, LawKind *ret_law)
+{
+    return stream(row, sample, WORK_TRANSPOSE, ret_law);
+}
+
+static RowUse conv1d(TableRow *row, FitSample *sample, LawKind *ret_law)
+{
+    return stream(row, sample, WORK_CONV1D, ret_law);
+}
+
 static RowUse cast(TableRow *row, FitSample *sample, LawKind *ret_law)
 {
     return stream(row, sample, WORK_COPY, ret_law);
@@ -391,13 +401,13 @@ static const struct {
 } families[] = {
     {"activation", activation},       {"attention", attention}, {"attention_more", attention},
     {"attnres", attnres},             {"attnres_more", attnres}, {"cast", cast}, {"chunk_cat", chunk_cat},
-    {"copy", copy},                   {"elementwise", elementwise}, {"gemm", gemm},
+    {"conv1d", conv1d},               {"copy", copy},           {"elementwise", elementwise}, {"gemm", gemm},
     {"grouped_gemm", grouped_gemm},   {"host_link", host_link}, {"kda", kda}, {"loss", loss},
     {"norm", norm},                   {"norm_backward", norm},  {"norm_forward", norm},
     {"norm_weight_grad", norm},       {"optimizer", optimizer}, {"optimizer_steps", optimizer}, {"permute", rows_of_tokens},
     {"pointwise", pointwise},         {"reduce", reduce},       {"router", router},
     {"rows", rows_of_tokens},         {"softmax", softmax},     {"sort", sort},
-    {"strided", strided},             {"topk", topk},           {"unpermute", rows_of_tokens},
+    {"strided", strided},             {"topk", topk},           {"transpose", transpose}, {"unpermute", rows_of_tokens},
 };
 
 RowUse calibrate_row(const char *family, TableRow *row, FitSample *sample, LawKind *ret_law)
