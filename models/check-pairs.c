@@ -37,7 +37,8 @@ static void build_loss(Graph *graph, gboolean second, int variant)
     if (second) {
         graph_add_output(graph, head_loss_add(graph, "lm_head", x, labels, VOCAB, 5, attr));
     } else {
-        graph_add_output(graph, cross_entropy_add(graph, "loss", linear_add(graph, "lm_head", x, VOCAB, FALSE), labels, attr));
+        graph_add_output(graph,
+                         cross_entropy_add(graph, "loss", linear_add(graph, "lm_head", x, VOCAB, FALSE), labels, attr));
     }
 }
 
@@ -52,7 +53,8 @@ static void build_kda(Graph *graph, gboolean second, int variant)
                           .gate = variant == 0 ? KDA_GATE_BOUNDED : KDA_GATE_SOFTPLUS,
                           .lower_bound = -5,
                           .recurrent = second};
-    const int64_t widths[] = {HEADS * KEY_DIM, HEADS * KEY_DIM, VALUE_HEADS * VALUE_DIM, VALUE_HEADS * KEY_DIM, VALUE_HEADS};
+    const int64_t widths[] = {HEADS * KEY_DIM, HEADS * KEY_DIM, VALUE_HEADS * VALUE_DIM, VALUE_HEADS * KEY_DIM,
+                              VALUE_HEADS};
     static const char *const names[] = {"q", "k", "v", "z", "beta_logit"};
     int in[5];
     for (int i = 0; i < 5; i++) {
@@ -63,7 +65,12 @@ static void build_kda(Graph *graph, gboolean second, int variant)
 
 static void build_gdn(Graph *graph, gboolean second, int variant)
 {
-    const GdnAttr attr = {.heads = HEADS, .value_heads = VALUE_HEADS, .key_dim = KEY_DIM, .value_dim = VALUE_DIM, .chunk = 8, .recurrent = second};
+    const GdnAttr attr = {.heads = HEADS,
+                          .value_heads = VALUE_HEADS,
+                          .key_dim = KEY_DIM,
+                          .value_dim = VALUE_DIM,
+                          .chunk = 8,
+                          .recurrent = second};
     const int64_t widths[] = {HEADS * KEY_DIM, HEADS * KEY_DIM, VALUE_HEADS * VALUE_DIM, VALUE_HEADS, VALUE_HEADS};
     static const char *const names[] = {"q", "k", "v", "a", "beta_logit"};
     int in[5];
@@ -82,11 +89,13 @@ static void build_attention(Graph *graph, gboolean second, int variant)
     int k = graph_add_input(graph, "k", ROWS_TOKENS, HEADS * KEY_DIM, DTYPE_FP64, TRUE);
     int v = graph_add_input(graph, "v", ROWS_TOKENS, HEADS * VALUE_DIM, DTYPE_FP64, TRUE);
     if (second) {
-        const SparseAttentionAttr attr = {.heads = VALUE_HEADS, .kv_heads = HEADS, .head_dim = KEY_DIM, .v_dim = VALUE_DIM};
+        const SparseAttentionAttr attr = {
+            .heads = VALUE_HEADS, .kv_heads = HEADS, .head_dim = KEY_DIM, .v_dim = VALUE_DIM};
         int sel = graph_add_input(graph, "sel", ROWS_TOKENS, TOKENS, DTYPE_INT32, FALSE);
         graph_add_output(graph, sparse_attention_add(graph, "attn", q, k, v, sel, &attr).o);
     } else {
-        const AttentionAttr attr = {.heads = VALUE_HEADS, .kv_heads = HEADS, .head_dim = KEY_DIM, .v_dim = VALUE_DIM, .causal = TRUE};
+        const AttentionAttr attr = {
+            .heads = VALUE_HEADS, .kv_heads = HEADS, .head_dim = KEY_DIM, .v_dim = VALUE_DIM, .causal = TRUE};
         graph_add_output(graph, attention_add(graph, "attn", q, k, v, &attr).o);
     }
 }
@@ -94,8 +103,13 @@ static void build_attention(Graph *graph, gboolean second, int variant)
 /* Permute, grouped GEMM and unpermute one after the other against one pass; variant 1 drops slots. */
 static void build_experts(Graph *graph, gboolean second, int variant)
 {
-    const RouterAttr attr = {.experts = EXPERTS, .top_k = 2, .score = ROUTER_SIGMOID, .renorm = TRUE, .scaling = 1,
-                             .capacity_factor = variant == 0 ? 0 : 0.7, .drop = MOE_DROP_PROBS};
+    const RouterAttr attr = {.experts = EXPERTS,
+                             .top_k = 2,
+                             .score = ROUTER_SIGMOID,
+                             .renorm = TRUE,
+                             .scaling = 1,
+                             .capacity_factor = variant == 0 ? 0 : 0.7,
+                             .drop = MOE_DROP_PROBS};
     int x = graph_add_input(graph, "x", ROWS_TOKENS, HIDDEN, DTYPE_FP64, TRUE);
     RouterTensors t = router_add(graph, "gate", x, &attr);
     if (second) {
@@ -185,12 +199,16 @@ static Tensor *all_visible(Side *side)
 static Tensor *input_value(Side *side, const GraphTensor *shape, uint64_t seed)
 {
     const int64_t dims[2] = {TOKENS, shape->width};
-    return shape->dtype == DTYPE_INT64 ? labels_tensor(side) : shape->dtype == DTYPE_INT32 ? all_visible(side) : random_tensor(side, 2, dims, seed);
+    return shape->dtype == DTYPE_INT64   ? labels_tensor(side)
+           : shape->dtype == DTYPE_INT32 ? all_visible(side)
+                                         : random_tensor(side, 2, dims, seed);
 }
 
 static gboolean side_run(Side *side, int idx, gboolean second, GError **error)
 {
-    static const RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = TOKENS, [ROWS_SEQUENCES] = 1, [ROWS_EXPERTS] = EXPERTS}, .seq_len = TOKENS};
+    static const RowCounts rows = {
+        .rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = TOKENS, [ROWS_SEQUENCES] = 1, [ROWS_EXPERTS] = EXPERTS},
+        .seq_len = TOKENS};
     side->graph = graph_new(DTYPE_FP64);
     side->made = g_ptr_array_new_with_free_func(tensor_free_any);
     pairs[idx].build(side->graph, second, pairs[idx].variant);
@@ -223,7 +241,8 @@ static void side_clear(Side *side)
 }
 
 /* Largest difference relative to the largest number, as a part of the bound. */
-static gboolean compare(const char *pair, const char *what, const Tensor *a, const Tensor *b, double *worst, GError **error)
+static gboolean compare(const char *pair, const char *what, const Tensor *a, const Tensor *b, double *worst,
+                        GError **error)
 {
     double size = 1e-3, off = 0;
     for (int64_t i = 0; a != NULL && b != NULL && i < tensor_numel(a); i++) {
@@ -233,7 +252,8 @@ static gboolean compare(const char *pair, const char *what, const Tensor *a, con
     double part = (a == NULL) != (b == NULL) ? (double)INFINITY : off / size / bound;
     *worst = fmax(*worst, part);
     if (!(part <= 1)) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s: %s differs by %.3g of its size", pair, what, off / size);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s: %s differs by %.3g of its size", pair, what,
+                    off / size);
         return FALSE;
     }
     return TRUE;
@@ -241,11 +261,13 @@ static gboolean compare(const char *pair, const char *what, const Tensor *a, con
 
 static gboolean compare_sides(int idx, const Side *a, const Side *b, double *worst, GError **error)
 {
-    gboolean ok = compare(pairs[idx].name, "the output", execute_value(a->run, g_array_index(a->graph->outputs, int, 0)),
-                          execute_value(b->run, g_array_index(b->graph->outputs, int, 0)), worst, error);
+    gboolean ok =
+        compare(pairs[idx].name, "the output", execute_value(a->run, g_array_index(a->graph->outputs, int, 0)),
+                execute_value(b->run, g_array_index(b->graph->outputs, int, 0)), worst, error);
     for (guint i = 0; ok && i < a->graph->inputs->len; i++) {
         int at = g_array_index(a->graph->inputs, int, i), bt = g_array_index(b->graph->inputs, int, i);
-        ok = compare(pairs[idx].name, graph_tensor(a->graph, at)->name, execute_grad(a->run, at), execute_grad(b->run, bt), worst, error);
+        ok = compare(pairs[idx].name, graph_tensor(a->graph, at)->name, execute_grad(a->run, at),
+                     execute_grad(b->run, bt), worst, error);
     }
     for (guint i = 0; ok && i < a->graph->params->len; i++) {
         ok = compare(pairs[idx].name, graph_param(a->graph, (int)i)->name, execute_param_grad(a->run, (int)i),

@@ -5,11 +5,14 @@
 #include <string.h>
 
 #include "golden-cases.h"
+#include "models/check-isolate.h"
 #include "models/check-pairs.h"
 #include "models/check.h"
+#include "models/golden-tables.h"
 #include "models/golden-train.h"
 #include "models/golden.h"
 #include "sim/base/error.h"
+#include "sim/base/file.h"
 
 #define CARRIED "/moesim/golden"
 
@@ -19,9 +22,9 @@ typedef void (*CheckRun)(const Check *check, CheckOutcome *outcome);
 struct Check {
     char *name;
     CheckRun run;
-    int kind, sample;   /* operators: kind and sample (-1: completeness); pairs: kind = index */
-    char *path;         /* golden: file, folder or resource */
-    gboolean carried;   /* path is a resource */
+    int kind, sample; /* operators: kind and sample (-1: completeness); pairs: kind = index */
+    char *path;       /* golden: file, folder or resource */
+    gboolean carried; /* path is a resource */
     TensorType real;
 };
 
@@ -66,7 +69,8 @@ static void run_sample(const Check *check, CheckOutcome *outcome)
         return;
     }
     outcome->worst = fmax(report.finite_difference / CHECK_DIFFERENCE_BOUND, report.float32 / CHECK_FLOAT32_BOUND);
-    outcome->detail = g_strdup_printf("%" G_GINT64_FORMAT " derivatives within %.2g, float32 within %.2g, %.0f FLOPs and %" G_GINT64_FORMAT
+    outcome->detail = g_strdup_printf("%" G_GINT64_FORMAT
+                                      " derivatives within %.2g, float32 within %.2g, %.0f FLOPs and %" G_GINT64_FORMAT
                                       " elements counted = formula",
                                       report.n_derivatives, report.finite_difference, report.float32, report.flops,
                                       report.bytes / (int64_t)sizeof(double));
@@ -82,12 +86,20 @@ static void run_pair(const Check *check, CheckOutcome *outcome)
     outcome->detail = g_strdup("values and gradients");
 }
 
+/* The bytes of a case, from the program or from a file. */
+static GBytes *carried_or_file(const Check *check, GError **error)
+{
+    size_t length;
+    if (check->carried) {
+        return g_resource_lookup_data(golden_cases_get_resource(), check->path, G_RESOURCE_LOOKUP_FLAGS_NONE, error);
+    }
+    char *text = file_read(check->path, &length, error);
+    return text != NULL ? g_bytes_new_take(text, length) : NULL;
+}
+
 static Safetensors *golden_open(const Check *check, GError **error)
 {
-    if (!check->carried) {
-        return safetensors_load(check->path, error);
-    }
-    g_autoptr(GBytes) bytes = g_resource_lookup_data(golden_cases_get_resource(), check->path, G_RESOURCE_LOOKUP_FLAGS_NONE, error);
+    g_autoptr(GBytes) bytes = carried_or_file(check, error);
     if (bytes == NULL) {
         return NULL;
     }
@@ -111,6 +123,21 @@ static void run_golden(const Check *check, CheckOutcome *outcome)
                                       *result.worst_at != '\0' ? result.worst_at : "none", result.worst_error);
 }
 
+static void run_table(const Check *check, CheckOutcome *outcome)
+{
+    GError *error = NULL;
+    int64_t n = 0;
+    size_t length = 0;
+    g_autoptr(GBytes) bytes = carried_or_file(check, &error);
+    g_autofree char *name = g_path_get_basename(check->path);
+    const char *text = bytes != NULL ? g_bytes_get_data(bytes, &length) : NULL;
+    if (bytes == NULL || !golden_table_check(name, text, length, &n, &error)) {
+        outcome_error(outcome, error);
+        return;
+    }
+    outcome->detail = g_strdup_printf("%" G_GINT64_FORMAT " numbers, all equal", n);
+}
+
 static void run_training(const Check *check, CheckOutcome *outcome)
 {
     GError *error = NULL;
@@ -121,8 +148,9 @@ static void run_training(const Check *check, CheckOutcome *outcome)
     }
     outcome->passed = result.passed;
     outcome->worst = fmax(fmax(result.loss, result.grad_norm), fmax(result.step1_grad, result.weights));
-    outcome->detail = result.passed ? g_strdup_printf("%" G_GINT64_FORMAT " steps: loss, gradients, loads, weights", result.n_steps)
-                                    : g_strdup(result.message);
+    outcome->detail =
+        result.passed ? g_strdup_printf("%" G_GINT64_FORMAT " steps: loss, gradients, loads, weights", result.n_steps)
+                      : g_strdup(result.message);
 }
 
 /* Takes the check over; drops it when the filter does. */
@@ -139,10 +167,16 @@ static void add_operators(CheckSuite *suite)
 {
     for (int kind = 0; kind < N_OPS; kind++) {
         const char *id = op_class((OpKind)kind)->id;
-        suite_add(suite, (Check){.name = g_strdup_printf("operators/%s/complete", id), .run = run_complete, .kind = kind, .sample = -1});
+        suite_add(suite, (Check){.name = g_strdup_printf("operators/%s/complete", id),
+                                 .run = run_complete,
+                                 .kind = kind,
+                                 .sample = -1});
         int n = check_op_n_samples((OpKind)kind);
         for (int i = 0; i < n; i++) {
-            suite_add(suite, (Check){.name = g_strdup_printf("operators/%s/sample-%d", id, i), .run = run_sample, .kind = kind, .sample = i});
+            suite_add(suite, (Check){.name = g_strdup_printf("operators/%s/sample-%d", id, i),
+                                     .run = run_sample,
+                                     .kind = kind,
+                                     .sample = i});
         }
     }
 }
@@ -171,23 +205,31 @@ static void add_cases(CheckSuite *suite, GPtrArray *names, const char *group, co
     g_ptr_array_sort(names, compare_names);
     for (guint i = 0; i < names->len; i++) {
         const char *name = names->pdata[i];
+        if (golden_table_knows(name)) {
+            suite_add(suite, (Check){.name = g_strdup_printf("%s/%s", group, name),
+                                     .run = run_table,
+                                     .path = g_build_filename(folder, name, NULL),
+                                     .carried = carried});
+        }
         if (!g_str_has_suffix(name, ".safetensors")) {
             continue;
         }
         for (int f32 = 0; f32 < (float64_only(name) ? 1 : 2); f32++) {
-            suite_add(suite, (Check){.name = g_strdup_printf("%s/%.*s/%s", group, (int)(strlen(name) - strlen(".safetensors")), name,
-                                                             f32 ? "float32" : "float64"),
-                                     .run = run_golden,
-                                     .path = g_build_filename(folder, name, NULL),
-                                     .carried = carried,
-                                     .real = f32 ? TENSOR_F32 : TENSOR_F64});
+            suite_add(suite,
+                      (Check){.name = g_strdup_printf("%s/%.*s/%s", group, (int)(strlen(name) - strlen(".safetensors")),
+                                                      name, f32 ? "float32" : "float64"),
+                              .run = run_golden,
+                              .path = g_build_filename(folder, name, NULL),
+                              .carried = carried,
+                              .real = f32 ? TENSOR_F32 : TENSOR_F64});
         }
     }
 }
 
 static void add_carried(CheckSuite *suite)
 {
-    g_auto(GStrv) children = g_resource_enumerate_children(golden_cases_get_resource(), CARRIED, G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
+    g_auto(GStrv) children =
+        g_resource_enumerate_children(golden_cases_get_resource(), CARRIED, G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
     g_autoptr(GPtrArray) names = g_ptr_array_new();
     for (char **name = children; name != NULL && *name != NULL; name++) {
         g_ptr_array_add(names, *name);
@@ -212,7 +254,8 @@ static gboolean add_folder(CheckSuite *suite, const char *folder, GError **error
     g_autofree char *ops = g_build_filename(folder, "ops", NULL), *train = g_build_filename(folder, "train", NULL);
     g_autoptr(GPtrArray) cases = folder_names(ops), runs = folder_names(train);
     if (cases->len == 0 && runs->len == 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_IO, "%s: holds neither ops/ with cases nor train/ with runs", folder);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_IO, "%s: holds neither ops/ with cases nor train/ with runs",
+                    folder);
         return FALSE;
     }
     add_cases(suite, cases, "folder", ops, FALSE);
@@ -264,9 +307,19 @@ const char *check_suite_name(const CheckSuite *suite, size_t idx)
     return g_array_index(suite->checks, Check, idx).name;
 }
 
+static void run_here(const void *data, CheckOutcome *outcome)
+{
+    const Check *check = data;
+    check->run(check, outcome);
+}
+
 void check_suite_run(const CheckSuite *suite, size_t idx, CheckOutcome *ret_outcome)
 {
     const Check *check = &g_array_index(suite->checks, Check, idx);
     *ret_outcome = (CheckOutcome){.passed = TRUE};
-    check->run(check, ret_outcome);
+    if (check->path != NULL && !check->carried) {
+        check_isolated(run_here, check, ret_outcome);
+    } else {
+        run_here(check, ret_outcome);
+    }
 }

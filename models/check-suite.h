@@ -15,15 +15,15 @@
 /* What one check showed. */
 typedef struct CheckOutcome {
     gboolean passed;
-    double worst;   /* largest error as a part of its bound; 0 when everything was exact */
-    char *detail;   /* what was compared, or what failed; owned */
+    double worst; /* largest error as a part of its bound; 0 when everything was exact */
+    char *detail; /* what was compared, or what failed; owned */
 } CheckOutcome;
 
 typedef struct CheckSuite CheckSuite;
 
 /*
- * The checks whose name contains `filter` (NULL: all). golden_dir (may be NULL) is laid out as ops/ *.safetensors and train/ *
- * (folders); it must exist and hold at least one of both.
+ * The checks whose name contains `filter` (NULL: all). golden_dir (may be NULL) is laid out as ops/ *.safetensors and
+ * train/ * (folders); it must exist and hold at least one of both.
  */
 CheckSuite *check_suite_new(const char *golden_dir, const char *filter, GError **error);
 void check_suite_free(CheckSuite *suite);

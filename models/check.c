@@ -260,7 +260,8 @@ static gboolean difference(const Sample *s, Tensor *tensor, int64_t i, double *r
 }
 
 /* Gradient of one tensor against differences, at entries spread over it. scale: size that an error is measured by. */
-static gboolean check_differences(const Sample *s, const char *name, Tensor *tensor, const Tensor *grad, CheckReport *report, GError **error)
+static gboolean check_differences(const Sample *s, const char *name, Tensor *tensor, const Tensor *grad,
+                                  CheckReport *report, GError **error)
 {
     int64_t n = tensor_numel(tensor), stride = MAX(1, n / DERIVATIVES_MAX);
     double size = fmax(largest(grad), 1e-3);
@@ -273,7 +274,8 @@ static gboolean check_differences(const Sample *s, const char *name, Tensor *ten
         report->finite_difference = fmax(report->finite_difference, off);
         report->n_derivatives++;
         if (!(off <= CHECK_DIFFERENCE_BOUND)) {
-            g_autofree char *what = g_strdup_printf("gradient of %s[%" G_GINT64_FORMAT "] is %.12g, difference %.12g", name, i, got, slope);
+            g_autofree char *what =
+                g_strdup_printf("gradient of %s[%" G_GINT64_FORMAT "] is %.12g, difference %.12g", name, i, got, slope);
             return fail(s, what, error);
         }
     }
@@ -306,7 +308,8 @@ static gboolean check_gradients(Sample *s, CheckReport *report, GError **error)
     }
     for (guint i = 0; i < s->graph->params->len; i++) {
         const GraphParam *param = graph_param(s->graph, (int)i);
-        if (param->trainable && !check_differences(s, param->name, s->params[i], execute_param_grad(run, (int)i), report, error)) {
+        if (param->trainable &&
+            !check_differences(s, param->name, s->params[i], execute_param_grad(run, (int)i), report, error)) {
             return FALSE;
         }
     }
@@ -335,12 +338,14 @@ static void cost_sum(const OpCost *cost, double *ret_flops, int64_t *ret_read, i
 }
 
 /* One operator and direction: counted against formula. */
-static gboolean check_count(const Sample *s, Variant variant, const OpCost *cost, const OpCounter *counted, const char *where, GError **error)
+static gboolean check_count(const Sample *s, Variant variant, const OpCost *cost, const OpCounter *counted,
+                            const char *where, GError **error)
 {
     double flops;
     int64_t read, write;
     cost_sum(cost, &flops, &read, &write);
-    gboolean same = fabs(flops - counted->flops) <= 1e-9 * flops && read == counted->read_bytes && write == counted->write_bytes;
+    gboolean same =
+        fabs(flops - counted->flops) <= 1e-9 * flops && read == counted->read_bytes && write == counted->write_bytes;
     gboolean room = counted->workspace_bytes == 0 || counted->workspace_bytes == cost->workspace_bytes;
     if (same && room) {
         return TRUE;
@@ -404,7 +409,8 @@ static gboolean check_kept(const Sample *s, GError **error)
     return TRUE;
 }
 
-static gboolean check_close_f32(const Sample *s, const char *name, const Tensor *wide, const Tensor *narrow, CheckReport *report, GError **error)
+static gboolean check_close_f32(const Sample *s, const char *name, const Tensor *wide, const Tensor *narrow,
+                                CheckReport *report, GError **error)
 {
     double size = fmax(largest(wide), 1e-3), worst = 0;
     if (wide == NULL || narrow == NULL) {
@@ -427,7 +433,8 @@ static Execution *sample_run_f32(const Sample *s, GPtrArray *made)
     Execution *run = execute_new(s->graph, &s->rows, TENSOR_F32);
     for (guint i = 0; i < s->graph->inputs->len; i++) {
         int at = g_array_index(s->graph->inputs, int, i);
-        Tensor *value = s->values[at]->type == TENSOR_I64 ? tensor_dup(s->values[at]) : tensor_convert(s->values[at], TENSOR_F32);
+        Tensor *value =
+            s->values[at]->type == TENSOR_I64 ? tensor_dup(s->values[at]) : tensor_convert(s->values[at], TENSOR_F32);
         g_ptr_array_add(made, value);
         execute_put(run, at, value);
     }
@@ -462,19 +469,22 @@ static gboolean check_float32(const Sample *s, CheckReport *report, GError **err
     }
     for (guint i = 0; i < s->graph->outputs->len; i++) {
         int at = g_array_index(s->graph->outputs, int, i);
-        if (!check_close_f32(s, graph_tensor(s->graph, at)->name, execute_value(wide, at), execute_value(narrow, at), report, error)) {
+        if (!check_close_f32(s, graph_tensor(s->graph, at)->name, execute_value(wide, at), execute_value(narrow, at),
+                             report, error)) {
             return FALSE;
         }
     }
     for (guint i = 0; i < s->graph->inputs->len; i++) {
         int at = g_array_index(s->graph->inputs, int, i);
-        if (!check_close_f32(s, graph_tensor(s->graph, at)->name, execute_grad(wide, at), execute_grad(narrow, at), report, error)) {
+        if (!check_close_f32(s, graph_tensor(s->graph, at)->name, execute_grad(wide, at), execute_grad(narrow, at),
+                             report, error)) {
             return FALSE;
         }
     }
     for (guint i = 0; i < s->graph->params->len; i++) {
         const char *name = graph_param(s->graph, (int)i)->name;
-        if (!check_close_f32(s, name, execute_param_grad(wide, (int)i), execute_param_grad(narrow, (int)i), report, error)) {
+        if (!check_close_f32(s, name, execute_param_grad(wide, (int)i), execute_param_grad(narrow, (int)i), report,
+                             error)) {
             return FALSE;
         }
     }

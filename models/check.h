@@ -1,10 +1,10 @@
 /*
  * Checks: what is claimed of operators, computed a second way.
  *
- * For one sample of an operator: gradients against central differences in float64; FLOPs and bytes that its kernels counted
- * against the fused cost formula, in full training, with frozen weights and with inputs that need no gradient; float32
- * against float64. Every check works on the graph that the class itself builds, so a new operator is covered on its first
- * day.
+ * For one sample of an operator: gradients against central differences in float64; FLOPs and bytes that its kernels
+ * counted against the fused cost formula, in full training, with frozen weights and with inputs that need no gradient;
+ * float32 against float64. Every check works on the graph that the class itself builds, so a new operator is covered on
+ * its first day.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 
 /* Largest errors that pass, relative to the largest number of a tensor. */
 #define CHECK_DIFFERENCE_BOUND 1e-6
-#define CHECK_FLOAT32_BOUND 1e-4
+#define CHECK_FLOAT32_BOUND    1e-4
 
 /* What one sample showed. Errors are relative to the largest number of the tensor. */
 typedef struct CheckReport {
@@ -22,7 +22,7 @@ typedef struct CheckReport {
     double float32;           /* worst value or gradient error of float32 */
     double flops;             /* counted, forward and backward of full training */
     int64_t bytes;
-    int64_t n_derivatives;    /* entries that were compared with differences */
+    int64_t n_derivatives; /* entries that were compared with differences */
 } CheckReport;
 
 /* Samples that a class has. */

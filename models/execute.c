@@ -228,7 +228,8 @@ gboolean execute_op_forward(Execution *run, int op_idx, GError **error)
     execute_drop_aux(run, op_idx);
     for (int i = 0; i < saved.n_aux; i++) {
         const OpAux *aux = &saved.aux[i];
-        run->kept[op_idx].aux[i] = tensor_new_2d(is_integer(aux->dtype) ? TENSOR_I64 : run->real, run->rows.rows[aux->rows], aux->width);
+        run->kept[op_idx].aux[i] =
+            tensor_new_2d(is_integer(aux->dtype) ? TENSOR_I64 : run->real, run->rows.rows[aux->rows], aux->width);
         call.aux[i] = run->kept[op_idx].aux[i];
     }
     if (!class->forward[run->kernels](&call, error)) {

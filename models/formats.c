@@ -8,8 +8,8 @@
 /* A small binary format: sign, exponent, mantissa, and what its largest codes mean. */
 typedef struct Minifloat {
     int exp_bits, mant_bits, bias;
-    gboolean has_inf;  /* the largest exponent holds infinity and NaN */
-    gboolean has_nan;  /* the all-ones magnitude is NaN */
+    gboolean has_inf; /* the largest exponent holds infinity and NaN */
+    gboolean has_nan; /* the all-ones magnitude is NaN */
     double max;
 } Minifloat;
 

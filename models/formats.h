@@ -1,9 +1,9 @@
 /*
  * Low-precision formats, bit exact: rounding of fp32 to codes and back, element by element and in scaled blocks.
  *
- * All rounding is to nearest, ties to even. bf16 and E5M2 overflow to infinity; E4M3 (no infinity, one NaN per sign) and E2M1
- * saturate. Blocks: FP8 with one fp32 scale per 1x128 or 128x128 block (or a scale rounded up to a power of two),
- * MXFP8 and MXFP4 with one E8M0 scale per 32 values. The rules are those of fsdp_memory.md 7.
+ * All rounding is to nearest, ties to even. bf16 and E5M2 overflow to infinity; E4M3 (no infinity, one NaN per sign)
+ * and E2M1 saturate. Blocks: FP8 with one fp32 scale per 1x128 or 128x128 block (or a scale rounded up to a power of
+ * two), MXFP8 and MXFP4 with one E8M0 scale per 32 values. The rules are those of fsdp_memory.md 7.
  */
 #pragma once
 
@@ -38,15 +38,16 @@ typedef struct FormatBlocks {
 int64_t format_n_blocks(const FormatBlocks *blocks);
 
 /*
- * FP8 E4M3: per block scale = max(largest |x|, 1e-4) / 448 in fp32, or that rounded up to a power of two (ue8m0); codes of
- * x / scale. ret_scale has format_n_blocks() entries, ret_code rows x cols.
+ * FP8 E4M3: per block scale = max(largest |x|, 1e-4) / 448 in fp32, or that rounded up to a power of two (ue8m0); codes
+ * of x / scale. ret_scale has format_n_blocks() entries, ret_code rows x cols.
  */
-void format_fp8_quantize(const FormatBlocks *blocks, const float *x, gboolean ue8m0, float *ret_scale, uint8_t *ret_code);
+void format_fp8_quantize(const FormatBlocks *blocks, const float *x, gboolean ue8m0, float *ret_scale,
+                         uint8_t *ret_code);
 void format_fp8_dequantize(const FormatBlocks *blocks, const float *scale, const uint8_t *code, float *ret_x);
 
 /*
- * MX: n values (a multiple of 32) with one scale code per 32. MXFP8 has a byte per value, MXFP4 two values per byte, the
- * first in the low half.
+ * MX: n values (a multiple of 32) with one scale code per 32. MXFP8 has a byte per value, MXFP4 two values per byte,
+ * the first in the low half.
  */
 void format_mxfp8_quantize(int64_t n, const float *x, uint8_t *ret_scale, uint8_t *ret_code);
 void format_mxfp8_dequantize(int64_t n, const uint8_t *scale, const uint8_t *code, float *ret_x);

@@ -39,7 +39,8 @@ static void note(GoldenTrainResult *result, double *worst, double part, const ch
     *worst = part > *worst || isnan(part) ? part : *worst;
     if (!(part <= 1)) {
         if (result->passed) {
-            g_snprintf(result->message, sizeof result->message, "%s is off by %.3g of its bound at step %" G_GINT64_FORMAT, what, part, step);
+            g_snprintf(result->message, sizeof result->message,
+                       "%s is off by %.3g of its bound at step %" G_GINT64_FORMAT, what, part, step);
         }
         result->passed = FALSE;
     }
@@ -99,9 +100,11 @@ static gboolean load_tokens(TrainRun *run, GError **error)
         return FALSE;
     }
     gboolean fits = run->tokens->n_dims == 3 && run->labels->n_dims == 3 && run->tokens->type == TENSOR_I64 &&
-                    run->labels->type == TENSOR_I64 && memcmp(run->tokens->dims, run->labels->dims, 3 * sizeof(int64_t)) == 0;
+                    run->labels->type == TENSOR_I64 &&
+                    memcmp(run->tokens->dims, run->labels->dims, 3 * sizeof(int64_t)) == 0;
     if (!fits || run->tokens->dims[0] < run->file.steps) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: tokens and labels must be integers [steps, sequences, length]", path);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                    "%s: tokens and labels must be integers [steps, sequences, length]", path);
         return FALSE;
     }
     return TRUE;
@@ -109,7 +112,8 @@ static gboolean load_tokens(TrainRun *run, GError **error)
 
 static gboolean run_load(TrainRun *run, GError **error)
 {
-    g_autofree char *config = in_folder(run, "config.json"), *run_json = in_folder(run, "run.json"), *curve = in_folder(run, "curve.csv");
+    g_autofree char *config = in_folder(run, "config.json"), *run_json = in_folder(run, "run.json"),
+                    *curve = in_folder(run, "curve.csv");
     run->model = model_load(config, NULL, error);
     if (run->model == NULL || !run_file_load(run_json, &run->file, error) || !load_tokens(run, error)) {
         return FALSE;
@@ -182,7 +186,8 @@ static void compare_step(TrainRun *run, int64_t step, const TrainerStep *got)
     GoldenTrainResult *r = run->result;
     double loss_bound, norm_bound;
     step_bounds(run, step, &loss_bound, &norm_bound);
-    double loss = curve_at(run, step, "loss"), extra = curve_at(run, step, "extra_loss"), norm = curve_at(run, step, "grad_norm");
+    double loss = curve_at(run, step, "loss"), extra = curve_at(run, step, "extra_loss"),
+           norm = curve_at(run, step, "grad_norm");
     note(r, &r->loss, fabs(got->loss - loss) / (loss_bound * fmax(1, fabs(loss))), "loss", step);
     note(r, &r->loss, fabs(got->extra_loss - extra) / (loss_bound * fmax(1, fabs(extra))), "extra_loss", step);
     if (norm_bound > 0) {
@@ -215,7 +220,8 @@ static gboolean compare_gradient(TrainRun *run, const CsvTable *table, size_t ro
             return FALSE;
         }
     }
-    double rel = run->real == TENSOR_F64 ? 1e-8 : 2e-3, bound = rel * want[0] * sqrt((double)n) + (run->real == TENSOR_F64 ? 1e-13 : 1e-6);
+    double rel = run->real == TENSOR_F64 ? 1e-8 : 2e-3,
+           bound = rel * want[0] * sqrt((double)n) + (run->real == TENSOR_F64 ? 1e-13 : 1e-6);
     for (int k = 0; k < 4; k++) {
         note(run->result, &run->result->step1_grad, fabs(got[k] - want[k]) / bound, csv_table_cell(table, row, 0), 1);
     }
@@ -253,7 +259,8 @@ static gboolean compare_step1(TrainRun *run, GError **error)
         }
     }
     double ignored = 0;
-    note(run->result, &ignored, found == n_rows ? 0 : (double)INFINITY, "a tensor of grad_step1.csv that the model lacks", 1);
+    note(run->result, &ignored, found == n_rows ? 0 : (double)INFINITY,
+         "a tensor of grad_step1.csv that the model lacks", 1);
     return table != NULL;
 }
 
@@ -275,7 +282,8 @@ static gboolean compare_weights(TrainRun *run, GError **error)
         for (int64_t k = 0; k < tensor_numel(want); k++) {
             worst = fmax(worst, fabs(tensor_get(want, k) - tensor_get(got, k)));
         }
-        note(run->result, &run->result->weights, worst / (want->type == TENSOR_F64 ? 1e-8 : 1e-6), name, run->result->n_steps);
+        note(run->result, &run->result->weights, worst / (want->type == TENSOR_F64 ? 1e-8 : 1e-6), name,
+             run->result->n_steps);
     }
     return TRUE;
 }
@@ -300,7 +308,8 @@ static gboolean run_steps(TrainRun *run, int64_t max_steps, GError **error)
     return steps < run->file.steps || run->real == TENSOR_F32 || compare_weights(run, error);
 }
 
-gboolean golden_train(const char *folder, TensorType real, int64_t max_steps, GoldenTrainResult *ret_result, GError **error)
+gboolean golden_train(const char *folder, TensorType real, int64_t max_steps, GoldenTrainResult *ret_result,
+                      GError **error)
 {
     *ret_result = (GoldenTrainResult){.passed = TRUE, .loads = TRUE};
     TrainRun run = {.folder = folder, .real = real, .result = ret_result};

@@ -114,7 +114,8 @@ int golden_input_value(GoldenCase *c, const char *name, RowSpace space, gboolean
     if (space == ROWS_TOKENS && c->doc_starts == NULL) {
         read_documents(c, rows);
     }
-    int tensor = graph_add_input(c->graph, name, space, width, value->type == TENSOR_I64 ? DTYPE_INT64 : c->graph->compute, needs_grad);
+    int tensor = graph_add_input(c->graph, name, space, width,
+                                 value->type == TENSOR_I64 ? DTYPE_INT64 : c->graph->compute, needs_grad);
     bind(c->inputs, name, tensor, value);
     return tensor;
 }
@@ -210,11 +211,13 @@ gboolean golden_compare(GoldenCase *c, const char *full_name, const Tensor *got,
         return FALSE;
     }
     if (got != NULL && tensor_numel(got) != tensor_numel(want)) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s has %" G_GINT64_FORMAT " elements, ours %" G_GINT64_FORMAT,
-                    full_name, tensor_numel(want), tensor_numel(got));
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                    "%s has %" G_GINT64_FORMAT " elements, ours %" G_GINT64_FORMAT, full_name, tensor_numel(want),
+                    tensor_numel(got));
         return FALSE;
     }
-    g_autoptr(Tensor) zeros = got == NULL ? tensor_new(c->real, want->n_dims, want->dims) : NULL; /* no gradient: zero */
+    g_autoptr(Tensor) zeros =
+        got == NULL ? tensor_new(c->real, want->n_dims, want->dims) : NULL; /* no gradient: zero */
     compare(c, full_name, got != NULL ? got : zeros, want);
     return TRUE;
 }
@@ -280,15 +283,16 @@ gboolean golden_run(GoldenCase *c, GError **error)
     }
     for (guint i = 0; i < c->outputs->len; i++) {
         g_autofree char *full = join("out.", binding_at(c->outputs, i)->name);
-        if (golden_has(c, full) && !golden_compare(c, full, execute_value(c->run, binding_at(c->outputs, i)->idx), error)) {
+        if (golden_has(c, full) &&
+            !golden_compare(c, full, execute_value(c->run, binding_at(c->outputs, i)->idx), error)) {
             return FALSE;
         }
     }
     if (!backward) {
         return TRUE;
     }
-    return execute_backward(c->run, error) && compare_grads(c, c->inputs, FALSE, error) && compare_grads(c, c->outputs, FALSE, error) &&
-           compare_grads(c, c->params, TRUE, error);
+    return execute_backward(c->run, error) && compare_grads(c, c->inputs, FALSE, error) &&
+           compare_grads(c, c->outputs, FALSE, error) && compare_grads(c, c->params, TRUE, error);
 }
 
 static void binding_clear(void *binding)
@@ -337,7 +341,8 @@ gboolean golden_check_file(const Safetensors *file, TensorType real, GoldenResul
     const char *op = safetensors_meta(file, "op");
     GoldenAdapter run = adapter_find(op);
     if (run == NULL) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "no operator \"%s\" is known for golden cases", op != NULL ? op : "");
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "no operator \"%s\" is known for golden cases",
+                    op != NULL ? op : "");
         return FALSE;
     }
     GoldenCase c;

@@ -1,9 +1,9 @@
 /*
  * Golden cases: numbers of an independent implementation, one operator case per safetensors file, against ours.
  *
- * An adapter, one line in golden.def, says how a case of an operator maps to a graph: it adds inputs that carry the names
- * of the file's tensors, operators, and which tensors and parameters are the file's outputs and weights. The runner does
- * the rest: values, upstream gradients, backward, comparison.
+ * An adapter, one line in golden.def, says how a case of an operator maps to a graph: it adds inputs that carry the
+ * names of the file's tensors, operators, and which tensors and parameters are the file's outputs and weights. The
+ * runner does the rest: values, upstream gradients, backward, comparison.
  *
  *     gboolean golden_rmsnorm(GoldenCase *c, GError **error)
  *     {
@@ -16,8 +16,8 @@
  * Names in a file: in.X input or parameter, out.X output, gout.X upstream gradient of an output, grad.X gradient of an
  * input or of an intermediate out.X. Every case runs in float64 and in float32.
  *
- * Bounds: |a - b| <= rel max|b| + abs max(1, max|gout|) in maximum norm, rel and abs 1e-10 and 1e-13 in float64, 2e-5 and
- * 1e-6 in float32; integers are equal.
+ * Bounds: |a - b| <= rel max|b| + abs max(1, max|gout|) in maximum norm, rel and abs 1e-10 and 1e-13 in float64, 2e-5
+ * and 1e-6 in float32; integers are equal.
  */
 #pragma once
 
@@ -43,8 +43,8 @@ typedef struct GoldenCase {
     const Safetensors *file;
     TensorType real; /* TENSOR_F64 or TENSOR_F32 */
     Graph *graph;
-    RowCounts rows;  /* golden_input sets the rows of its space; an adapter may set more */
-    Execution *run;  /* after golden_run */
+    RowCounts rows;                    /* golden_input sets the rows of its space; an adapter may set more */
+    Execution *run;                    /* after golden_run */
     GArray *inputs, *params, *outputs; /* GoldenBinding */
     GArray *seeds;                     /* GoldenBinding: upstream gradients of an adapter's own making */
     GPtrArray *owned;                  /* Tensor */
@@ -60,14 +60,15 @@ const char *golden_text(const GoldenCase *c, const char *key, const char *or_els
 double golden_number(const GoldenCase *c, const char *key, double or_else); /* "null", "None" and "" count as absent */
 int64_t golden_int(const GoldenCase *c, const char *key, int64_t or_else);
 
-/* Whether the file holds "in.X", say; the tensor in the case's precision, owned by the case (NULL if absent); its dims[i] or 0. */
+/* Whether the file holds "in.X", say; the tensor in the case's precision, owned by the case (NULL if absent); its
+ * dims[i] or 0. */
 gboolean golden_has(const GoldenCase *c, const char *full_name);
 const Tensor *golden_tensor(GoldenCase *c, const char *full_name);
 int64_t golden_dim(GoldenCase *c, const char *full_name, int i);
 
 /*
- * Adds an input of the graph that is in.X: rows = its first dimension (which sets the rows of the space), width = the rest.
- * in.cu_seqlens, if there, becomes the documents of TOKENS with the first TOKENS input. Returns the tensor.
+ * Adds an input of the graph that is in.X: rows = its first dimension (which sets the rows of the space), width = the
+ * rest. in.cu_seqlens, if there, becomes the documents of TOKENS with the first TOKENS input. Returns the tensor.
  */
 int golden_input(GoldenCase *c, const char *name, RowSpace space, gboolean needs_grad);
 
@@ -80,7 +81,8 @@ void golden_param(GoldenCase *c, const char *param, const char *name);
 /* The parameter has given values (taken over); name (may be NULL) is what its gradient is compared with. */
 void golden_param_value(GoldenCase *c, const char *param, const char *name, Tensor *value);
 
-/* The tensor is out.X: compared, and given gout.X if the file has it; its gradient is compared with grad.X if that exists. */
+/* The tensor is out.X: compared, and given gout.X if the file has it; its gradient is compared with grad.X if that
+ * exists. */
 void golden_output(GoldenCase *c, const char *name, int tensor);
 
 /* An upstream gradient of the adapter's own making (taken over). */
@@ -96,7 +98,7 @@ gboolean golden_compare(GoldenCase *c, const char *full_name, const Tensor *got,
 gboolean golden_knows(const char *op);
 
 /*
- * Runs one file in one precision. FALSE and an error when it cannot be run; otherwise ret_result says how it went. Operators
- * without an adapter are an error.
+ * Runs one file in one precision. FALSE and an error when it cannot be run; otherwise ret_result says how it went.
+ * Operators without an adapter are an error.
  */
 gboolean golden_check_file(const Safetensors *file, TensorType real, GoldenResult *ret_result, GError **error);

@@ -87,13 +87,18 @@ double optim_clip_factor(double norm, double clip)
 
 Work *optim_work(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes)
 {
-    Work work = {
-        .law = law, .dtype = DTYPE_FP32, .flops = flops, .read_bytes = read_bytes, .write_bytes = write_bytes, .n_launches = 1};
+    Work work = {.law = law,
+                 .dtype = DTYPE_FP32,
+                 .flops = flops,
+                 .read_bytes = read_bytes,
+                 .write_bytes = write_bytes,
+                 .n_launches = 1};
     g_array_append_val(works, work);
     return &g_array_index(works, Work, works->len - 1);
 }
 
-void optim_work_split(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes, int64_t launches)
+void optim_work_split(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes,
+                      int64_t launches)
 {
     if (launches > 1) {
         Work *most = optim_work(works, law, flops / (double)launches, read_bytes / launches, write_bytes / launches);

@@ -31,8 +31,8 @@ typedef struct OptimPiece {
 
 typedef struct OptimSettings {
     double lr, beta1, beta2, eps, weight_decay, momentum;
-    int64_t step;     /* 1 for the first */
-    int64_t n_heads;  /* Muon: row blocks that are orthogonalised one by one; 1 = the whole matrix */
+    int64_t step;    /* 1 for the first */
+    int64_t n_heads; /* Muon: row blocks that are orthogonalised one by one; 1 = the whole matrix */
     gboolean no_decay;
 } OptimSettings;
 
@@ -62,8 +62,8 @@ gboolean optim_kind_from_id(const char *id, OptimKind *ret_kind);
 enum { OPTIM_MUON_STEPS = 5 };
 
 /*
- * Launches of a fused multi-tensor kernel over tensors of these sizes: blocks of 65,536 elements, at most 320 blocks and
- * max_tensors tensors a launch. The rule of PyTorch's multi_tensor_apply.
+ * Launches of a fused multi-tensor kernel over tensors of these sizes: blocks of 65,536 elements, at most 320 blocks
+ * and max_tensors tensors a launch. The rule of PyTorch's multi_tensor_apply.
  */
 int64_t optim_launches(const OptimPiece *pieces, int n, int max_tensors);
 
@@ -71,7 +71,8 @@ int64_t optim_launches(const OptimPiece *pieces, int n, int max_tensors);
 Work *optim_work(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes);
 
 /* Appends launches kernels that share this work evenly (the last takes the rest of the division). */
-void optim_work_split(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes, int64_t launches);
+void optim_work_split(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes,
+                      int64_t launches);
 
 /* Bytes of one moment of numel elements. */
 int64_t optim_moment_bytes(int64_t numel, Dtype moments);

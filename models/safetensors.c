@@ -31,9 +31,9 @@ typedef struct Entry {
 } Entry;
 
 struct Safetensors {
-    GArray *entries;      /* Entry, by begin */
-    GHashTable *by_name;  /* name -> Entry index + 1 */
-    json_t *meta;         /* object or NULL */
+    GArray *entries;     /* Entry, by begin */
+    GHashTable *by_name; /* name -> Entry index + 1 */
+    json_t *meta;        /* object or NULL */
     guint8 *data;
 };
 
@@ -64,7 +64,8 @@ static gboolean entry_type(Entry *entry, const json_t *value)
 static gboolean entry_read(Entry *entry, const json_t *value, int64_t data_bytes, const char *file, GError **error)
 {
     const json_t *shape = json_object_get(value, "shape"), *offsets = json_object_get(value, "data_offsets");
-    if (!json_is_object(value) || json_object_size(value) != 3 || !json_is_array(shape) || json_array_size(offsets) != 2) {
+    if (!json_is_object(value) || json_object_size(value) != 3 || !json_is_array(shape) ||
+        json_array_size(offsets) != 2) {
         return fail(error, file, entry->name, "needs dtype, shape and data_offsets [begin, end], and nothing else");
     }
     if (!entry_type(entry, json_object_get(value, "dtype"))) {
@@ -84,8 +85,8 @@ static gboolean entry_read(Entry *entry, const json_t *value, int64_t data_bytes
     }
     entry->begin = json_integer_value(json_array_get(offsets, 0));
     entry->end = json_integer_value(json_array_get(offsets, 1));
-    if (!json_is_integer(json_array_get(offsets, 0)) || !json_is_integer(json_array_get(offsets, 1)) || entry->begin < 0 ||
-        entry->end < entry->begin || entry->end > data_bytes) {
+    if (!json_is_integer(json_array_get(offsets, 0)) || !json_is_integer(json_array_get(offsets, 1)) ||
+        entry->begin < 0 || entry->end < entry->begin || entry->end > data_bytes) {
         return fail(error, file, entry->name, "data_offsets lie outside the data");
     }
     if (entry->end - entry->begin != bytes) {
@@ -171,11 +172,13 @@ Safetensors *safetensors_parse(const void *data, size_t size, const char *name, 
         length = length << 8 | bytes[i];
     }
     if (length > HEADER_MAX || length > size - LENGTH_BYTES) {
-        fail(error, name, NULL, "the header is longer than the file (or than 100 MB): not a safetensors file, or cut off");
+        fail(error, name, NULL,
+             "the header is longer than the file (or than 100 MB): not a safetensors file, or cut off");
         return NULL;
     }
     json_error_t json_error;
-    g_autoptr(json_t) header = json_loadb((const char *)bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &json_error);
+    g_autoptr(json_t) header =
+        json_loadb((const char *)bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &json_error);
     if (header == NULL) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: header: %s", name, json_error.text);
         return NULL;
@@ -372,7 +375,8 @@ void safetensors_writer_add(SafetensorsWriter *writer, const char *name, const T
     for (int64_t i = 0; i < n; i++) {
         uint64_t bits = 0;
         guint8 bytes[8];
-        memcpy(&bits, (const guint8 *)tensor->data + (size_t)i * tensor_elem_bytes(tensor->type), tensor_elem_bytes(tensor->type));
+        memcpy(&bits, (const guint8 *)tensor->data + (size_t)i * tensor_elem_bytes(tensor->type),
+               tensor_elem_bytes(tensor->type));
         if (tensor->type == TENSOR_F32) {
             uint32_t low;
             memcpy(&low, (const guint8 *)tensor->data + (size_t)i * sizeof low, sizeof low);
@@ -384,8 +388,8 @@ void safetensors_writer_add(SafetensorsWriter *writer, const char *name, const T
         g_byte_array_append(writer->data, bytes, (guint)types[type].bytes);
     }
     json_object_set_new(writer->header, name,
-                        json_pack("{s:s, s:o, s:[I,I]}", "dtype", types[type].name, "shape", shape, "data_offsets", begin,
-                                  (json_int_t)writer->data->len));
+                        json_pack("{s:s, s:o, s:[I,I]}", "dtype", types[type].name, "shape", shape, "data_offsets",
+                                  begin, (json_int_t)writer->data->len));
 }
 
 GBytes *safetensors_writer_bytes(const SafetensorsWriter *writer)

@@ -24,7 +24,7 @@ typedef struct Unit {
     TrainerParam **params; /* by parameter of the graph, borrowed */
     GArray *sources;       /* int: units whose stream it reads, in the order of its inputs */
     Execution *run;
-    int counts;            /* tensor that counts the slots per expert, or -1 */
+    int counts; /* tensor that counts the slots per expert, or -1 */
 } Unit;
 
 struct Trainer {
@@ -36,7 +36,7 @@ struct Trainer {
     GArray *tensors;   /* TensorRef: checkpoint tensors in order */
     Unit *units;
     int n_units;
-    Tensor **streams;     /* gradient of each unit's first output, owned */
+    Tensor **streams; /* gradient of each unit's first output, owned */
     int64_t n_steps;
 };
 
@@ -173,7 +173,8 @@ char *trainer_tensor_name(const Trainer *t, int idx)
         return g_strdup(ref->param->name);
     }
     const char *at = strstr(ref->param->name, "experts.") + strlen("experts.");
-    return g_strdup_printf("%.*s%" G_GINT64_FORMAT ".%s", (int)(at - ref->param->name), ref->param->name, ref->expert, at);
+    return g_strdup_printf("%.*s%" G_GINT64_FORMAT ".%s", (int)(at - ref->param->name), ref->param->name, ref->expert,
+                           at);
 }
 
 gboolean trainer_tensor_trains(const Trainer *t, int idx)
@@ -227,7 +228,8 @@ gboolean trainer_load(Trainer *t, TrainerPart part, const Safetensors *weights, 
         }
         if (tensor_numel(value) != n) {
             g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                        "%s has %" G_GINT64_FORMAT " elements in the file, %" G_GINT64_FORMAT " in the model", name, tensor_numel(value), n);
+                        "%s has %" G_GINT64_FORMAT " elements in the file, %" G_GINT64_FORMAT " in the model", name,
+                        tensor_numel(value), n);
             return FALSE;
         }
         for (int64_t k = 0; k < n; k++) {
@@ -271,7 +273,8 @@ static double unit_extra_loss(const Unit *unit)
     return sum;
 }
 
-static gboolean forward(Trainer *t, const RowCounts *rows, const Tensor *tokens, const Tensor *labels, TrainerStep *step, GError **error)
+static gboolean forward(Trainer *t, const RowCounts *rows, const Tensor *tokens, const Tensor *labels,
+                        TrainerStep *step, GError **error)
 {
     for (int i = 0; i < t->n_units; i++) {
         Unit *unit = &t->units[i];
@@ -283,7 +286,10 @@ static gboolean forward(Trainer *t, const RowCounts *rows, const Tensor *tokens,
             execute_put(unit->run, graph_in(unit->graph, unit->sources->len), labels);
         }
         if (!execute_forward(unit->run, error)) {
-            g_prefix_error(error, unit->layer >= 0 ? "layer %" G_GINT64_FORMAT ": " : "outside the layers (%" G_GINT64_FORMAT "): ", unit->layer);
+            g_prefix_error(error,
+                           unit->layer >= 0 ? "layer %" G_GINT64_FORMAT ": "
+                                            : "outside the layers (%" G_GINT64_FORMAT "): ",
+                           unit->layer);
             return FALSE;
         }
         step->extra_loss += unit->layer >= 0 ? unit_extra_loss(unit) : 0;
@@ -313,7 +319,8 @@ static gboolean unit_backward(Trainer *t, Unit *unit, GError **error)
         return FALSE;
     }
     for (guint i = 0; i < unit->sources->len; i++) {
-        accumulate(&t->streams[g_array_index(unit->sources, int, i)], execute_grad(unit->run, graph_in(unit->graph, i)));
+        accumulate(&t->streams[g_array_index(unit->sources, int, i)],
+                   execute_grad(unit->run, graph_in(unit->graph, i)));
     }
     for (guint i = 0; i < unit->graph->params->len; i++) {
         accumulate(&unit->params[i]->grad, execute_param_grad(unit->run, (int)i));
@@ -370,7 +377,8 @@ static void update_param(Trainer *t, TrainerParam *p, double clip, OptimSettings
 {
     ParamRole role = p->param->role;
     gboolean muon = t->settings.optim == OPTIM_muon && role == PARAM_MATRIX && p->param->n_dims >= 2;
-    g_autoptr(Tensor) grad = p->grad != NULL ? tensor_dup(p->grad) : tensor_new(p->value->type, p->value->n_dims, p->value->dims);
+    g_autoptr(Tensor) grad =
+        p->grad != NULL ? tensor_dup(p->grad) : tensor_new(p->value->type, p->value->n_dims, p->value->dims);
     for (int64_t k = 0; k < tensor_numel(grad); k++) {
         tensor_set(grad, k, tensor_get(grad, k) * clip);
     }
@@ -382,8 +390,14 @@ static void update(Trainer *t, const TrainerStep *step)
 {
     const TrainerSettings *s = &t->settings;
     OptimSettings settings = {
-        .lr = step->lr, .beta1 = s->beta1, .beta2 = s->beta2, .eps = s->eps, .weight_decay = s->weight_decay,
-        .momentum = s->momentum, .step = t->n_steps, .n_heads = 1,
+        .lr = step->lr,
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
+        .eps = s->eps,
+        .weight_decay = s->weight_decay,
+        .momentum = s->momentum,
+        .step = t->n_steps,
+        .n_heads = 1,
     };
     double clip = optim_clip_factor(step->grad_norm, s->clip);
     for (guint i = 0; i < t->params->len; i++) {
@@ -412,7 +426,10 @@ static void update_bias(Trainer *t)
             }
             for (int64_t e = 0; e < n; e++) {
                 double off = sum / (double)n - tensor_get(counts, e);
-                tensor_set(p->value, e, tensor_get(p->value, e) + t->settings.bias_rate * (off > 0 ? 1 : off < 0 ? -1 : 0));
+                tensor_set(p->value, e,
+                           tensor_get(p->value, e) + t->settings.bias_rate * (off > 0   ? 1
+                                                                              : off < 0 ? -1
+                                                                                        : 0));
             }
         }
     }

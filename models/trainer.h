@@ -16,8 +16,8 @@
 
 typedef struct TrainerSettings {
     OptimKind optim;
-    double lr;        /* after warm-up */
-    int64_t warmup;   /* steps over which lr rises: lr min(1, t / warmup) */
+    double lr;      /* after warm-up */
+    int64_t warmup; /* steps over which lr rises: lr min(1, t / warmup) */
     double beta1, beta2, eps, weight_decay, momentum;
     double clip;      /* largest global norm of the gradients; 0 = none */
     double bias_rate; /* step of the sign update of routers' selection bias */
@@ -46,10 +46,11 @@ typedef enum TrainerPart { TRAINER_BASE, TRAINER_ADAPTERS } TrainerPart;
 gboolean trainer_load(Trainer *trainer, TrainerPart part, const Safetensors *weights, GError **error);
 
 /*
- * One step on n_sequences documents of seq_len tokens; tokens and labels are int64, row-major. Labels of -100 do not count.
+ * One step on n_sequences documents of seq_len tokens; tokens and labels are int64, row-major. Labels of -100 do not
+ * count.
  */
-gboolean trainer_step(Trainer *trainer, int64_t n_sequences, int64_t seq_len, const int64_t *tokens, const int64_t *labels,
-                      TrainerStep *ret_step, GError **error);
+gboolean trainer_step(Trainer *trainer, int64_t n_sequences, int64_t seq_len, const int64_t *tokens,
+                      const int64_t *labels, TrainerStep *ret_step, GError **error);
 
 /* Tokens per expert of a layer in the last step (borrowed; int64), or NULL for a layer without experts. */
 const Tensor *trainer_loads(const Trainer *trainer, int64_t layer);

@@ -77,7 +77,8 @@ static gboolean chunked_loss(GoldenCase *c, const CrossEntropyAttr *attr, GError
 {
     CrossEntropyAttr sum = *attr;
     sum.reduction = LOSS_SUM;
-    ChunkedLoss all = {.x = golden_tensor(c, "in.X"), .labels = golden_tensor(c, "in.labels"), .weight = golden_tensor(c, "in.W")};
+    ChunkedLoss all = {
+        .x = golden_tensor(c, "in.X"), .labels = golden_tensor(c, "in.labels"), .weight = golden_tensor(c, "in.W")};
     int64_t n = all.x->dims[0], n_valid = 0, chunk = golden_int(c, "token_chunk", n);
     for (int64_t t = 0; t < n; t++) {
         n_valid += ((const int64_t *)all.labels->data)[t] != attr->ignore_index ? 1 : 0;
@@ -85,7 +86,8 @@ static gboolean chunked_loss(GoldenCase *c, const CrossEntropyAttr *attr, GError
     all.upstream = n_valid > 0 ? 1 / (double)n_valid : 1;
     int x = graph_add_input(c->graph, "x", ROWS_TOKENS, all.x->dims[1], DTYPE_FP64, TRUE);
     int labels = graph_add_input(c->graph, "labels", ROWS_TOKENS, 1, DTYPE_INT64, FALSE);
-    graph_add_output(c->graph, add_loss(c->graph, x, labels, all.weight->dims[0], golden_int(c, "vocab_chunk", 0), &sum));
+    graph_add_output(c->graph,
+                     add_loss(c->graph, x, labels, all.weight->dims[0], golden_int(c, "vocab_chunk", 0), &sum));
     graph_finish(c->graph);
     g_autoptr(Tensor) loss = tensor_new_2d(c->real, 1, 1), dx = tensor_new(c->real, 2, all.x->dims);
     g_autoptr(Tensor) dweight = tensor_new(c->real, 2, all.weight->dims);
@@ -116,14 +118,17 @@ gboolean golden_cross_entropy(GoldenCase *c, GError **error)
         .label_smoothing = golden_number(c, "smoothing", 0),
         .z_loss = golden_number(c, "zloss", 0),
         .softcap = golden_number(c, "softcap", 0),
-        .reduction = strcmp(reduction, "sum") == 0 ? LOSS_SUM : strcmp(reduction, "none") == 0 ? LOSS_NONE : LOSS_MEAN,
+        .reduction = strcmp(reduction, "sum") == 0    ? LOSS_SUM
+                     : strcmp(reduction, "none") == 0 ? LOSS_NONE
+                                                      : LOSS_MEAN,
     };
     if (golden_int(c, "token_chunk", 0) > 0) {
         return chunked_loss(c, &attr, error);
     }
     int x = golden_input(c, "X", ROWS_TOKENS, TRUE);
     int labels = golden_input(c, "labels", ROWS_TOKENS, FALSE);
-    golden_output(c, "loss", add_loss(c->graph, x, labels, golden_dim(c, "in.W", 0), golden_int(c, "vocab_chunk", 0), &attr));
+    golden_output(c, "loss",
+                  add_loss(c->graph, x, labels, golden_dim(c, "in.W", 0), golden_int(c, "vocab_chunk", 0), &attr));
     golden_param(c, "lm_head.weight", "W");
     return golden_run(c, error);
 }
@@ -318,7 +323,8 @@ static gboolean same_values(Rounding *r, const char *name, const double *got)
     return TRUE;
 }
 
-static gboolean rounding_elements(Rounding *r, const char *code_name, uint8_t (*encode)(float), float (*decode)(uint8_t))
+static gboolean rounding_elements(Rounding *r, const char *code_name, uint8_t (*encode)(float),
+                                  float (*decode)(uint8_t))
 {
     g_autofree uint8_t *codes = g_new0(uint8_t, (gsize)r->n);
     g_autofree double *values = g_new0(double, (gsize)r->n);
@@ -364,15 +370,16 @@ static gboolean rounding_values(Rounding *r, const float *y)
 
 static gboolean rounding_blocks(Rounding *r)
 {
-    FormatBlocks blocks = {r->n / r->cols, r->cols, golden_int(r->c, "block_rows", 1), golden_int(r->c, "block_cols", 1)};
+    FormatBlocks blocks = {r->n / r->cols, r->cols, golden_int(r->c, "block_rows", 1),
+                           golden_int(r->c, "block_cols", 1)};
     gboolean ue8m0 = strcmp(golden_text(r->c, "scale", ""), "ue8m0") == 0;
     int64_t n_blocks = format_n_blocks(&blocks);
     g_autofree float *scale = g_new0(float, (gsize)n_blocks), *y = g_new0(float, (gsize)r->n);
     g_autofree uint8_t *code = g_new0(uint8_t, (gsize)r->n);
     format_fp8_quantize(&blocks, r->x, ue8m0, scale, code);
     format_fp8_dequantize(&blocks, scale, code, y);
-    return same_bytes(r, "out.scale", scale, (size_t)n_blocks * sizeof *scale) && same_bytes(r, "out.code", code, (size_t)r->n) &&
-           rounding_values(r, y);
+    return same_bytes(r, "out.scale", scale, (size_t)n_blocks * sizeof *scale) &&
+           same_bytes(r, "out.code", code, (size_t)r->n) && rounding_values(r, y);
 }
 
 static gboolean rounding_mx(Rounding *r, gboolean four_bit)
@@ -387,7 +394,8 @@ static gboolean rounding_mx(Rounding *r, gboolean four_bit)
         format_mxfp8_dequantize(r->n, scale, code, y);
     }
     return same_bytes(r, "out.scale", scale, (size_t)(r->n / FORMAT_MX_BLOCK)) &&
-           same_bytes(r, four_bit ? "out.packed" : "out.code", code, (size_t)(four_bit ? r->n / 2 : r->n)) && rounding_values(r, y);
+           same_bytes(r, four_bit ? "out.packed" : "out.code", code, (size_t)(four_bit ? r->n / 2 : r->n)) &&
+           rounding_values(r, y);
 }
 
 gboolean golden_rounding(GoldenCase *c, GError **error)

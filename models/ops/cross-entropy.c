@@ -81,7 +81,8 @@ gboolean REAL_NAME(cross_entropy_backward)(const OpRun *run, GError **error)
         }
         LossScale scale = loss_scale(attr, upstream, lses[t], vocab);
         loss_grad(g, vocab, labels[t], lses[t], &scale, (real)attr->softcap);
-        op_count(run, (double)vocab * (flops.cap + flops.grad) + flops.grad_row + flops.scale_row, vocab + 2 + (each ? 1 : 0), vocab);
+        op_count(run, (double)vocab * (flops.cap + flops.grad) + flops.grad_row + flops.scale_row,
+                 vocab + 2 + (each ? 1 : 0), vocab);
     }
     return TRUE;
 }
@@ -103,8 +104,8 @@ int cross_entropy_add(Graph *graph, const char *name, int logits, int labels, co
 typedef struct CrossEntropySize {
     const CrossEntropyAttr *attr;
     int64_t n, vocab;
-    int64_t b, wide;  /* bytes of a logit, and of its upcast copy */
-    int64_t idx;      /* bytes of a label */
+    int64_t b, wide; /* bytes of a logit, and of its upcast copy */
+    int64_t idx;     /* bytes of a label */
     gboolean upcast;
 } CrossEntropySize;
 
@@ -171,7 +172,7 @@ static void eager_forward_cost(const CrossEntropySize *s, OpCost *cost)
     for (int i = 0; attr->softcap > 0 && i < 3; i++) { /* divide, tanh, multiply */
         op_cost_stream(cost, WORK_ELEMENTWISE, elems, wide, wide);
     }
-    row_kernel(cost, s, 5 * elems, wide, wide); /* log-softmax */
+    row_kernel(cost, s, 5 * elems, wide, wide);                                          /* log-softmax */
     op_cost_stream(cost, WORK_REDUCE, (double)s->n, s->n * (s->idx + s->wide), s->wide); /* negative log-likelihood */
     if (attr->label_smoothing > 0) {
         op_cost_stream(cost, WORK_REDUCE, elems, wide, s->n * s->wide);
@@ -202,7 +203,8 @@ static void cross_entropy_forward_cost(const OpView *view, OpCost *ret_cost)
         ret_cost->workspace_bytes = s.n * s.vocab * ((s.upcast ? s.wide - s.b : 0) + copies * s.wide);
         return;
     }
-    double flops = elems * (f.cap + f.scan) + rows * (f.scan_row + f.value_row) + (s.attr->reduction == LOSS_MEAN ? 1 : 0);
+    double flops =
+        elems * (f.cap + f.scan) + rows * (f.scan_row + f.value_row) + (s.attr->reduction == LOSS_MEAN ? 1 : 0);
     row_kernel(ret_cost, &s, flops, s.n * (s.vocab * s.b + s.idx),
                (kept ? s.n * s.wide : 0) + (each ? s.n : 1) * s.wide);
 }
@@ -212,13 +214,13 @@ static void eager_backward_cost(const CrossEntropySize *s, OpCost *cost)
     const CrossEntropyAttr *attr = s->attr;
     int64_t logits = s->n * s->vocab, wide = logits * s->wide;
     double elems = (double)logits;
-    op_cost_stream(cost, WORK_COPY, 0, 0, wide); /* zeros */
+    op_cost_stream(cost, WORK_COPY, 0, 0, wide);                                    /* zeros */
     op_cost_stream(cost, WORK_REDUCE, (double)s->n, s->n * s->idx, s->n * s->wide); /* one entry a row */
     if (attr->label_smoothing > 0) {
         op_cost_stream(cost, WORK_ELEMENTWISE, elems, wide + s->n * s->wide, wide);
     }
     row_kernel(cost, s, 4 * elems, 2 * wide, wide); /* log-softmax backward */
-    if (attr->z_loss > 0) { /* exp(z - lse) times its gradient, then the sum of both paths */
+    if (attr->z_loss > 0) {                         /* exp(z - lse) times its gradient, then the sum of both paths */
         op_cost_stream(cost, WORK_ELEMENTWISE, 2 * elems, wide + s->n * s->wide, wide);
         op_cost_stream(cost, WORK_ELEMENTWISE, elems, wide + s->n * s->wide, wide);
         op_cost_stream(cost, WORK_ELEMENTWISE, elems, 2 * wide, wide);
@@ -252,7 +254,8 @@ static void cross_entropy_backward_cost(const OpView *view, OpCost *ret_cost)
         ret_cost->workspace_bytes = s.n * s.vocab * (s.upcast ? 2 * s.wide - s.b : s.wide);
         return;
     }
-    double flops = elems * (f.cap + f.grad) + rows * (f.grad_row + f.scale_row) + (s.attr->reduction == LOSS_MEAN ? 2 : 0);
+    double flops =
+        elems * (f.cap + f.grad) + rows * (f.grad_row + f.scale_row) + (s.attr->reduction == LOSS_MEAN ? 2 : 0);
     row_kernel(ret_cost, &s, flops, s.n * (s.vocab * s.b + s.idx + s.wide) + (each ? s.n : 1) * s.wide,
                s.n * s.vocab * s.b);
 }

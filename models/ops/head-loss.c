@@ -163,11 +163,14 @@ gboolean REAL_NAME(head_loss_backward)(const OpRun *run, GError **error)
 }
 
 #if REAL_HAS_CLASS
-int head_loss_add(Graph *graph, const char *name, int x, int labels, int64_t vocab, int64_t vocab_chunk, const CrossEntropyAttr *attr)
+int head_loss_add(Graph *graph, const char *name, int x, int labels, int64_t vocab, int64_t vocab_chunk,
+                  const CrossEntropyAttr *attr)
 {
     HeadLossAttr full = {.loss = *attr, .vocab_chunk = vocab_chunk > 0 ? MIN(vocab_chunk, vocab) : vocab};
-    int weight = graph_add_param(graph, op_name(name, "weight").text, PARAM_HEAD, vocab, graph_tensor(graph, x)->width, 0);
-    int loss = graph_add_tensor(graph, op_name(name, "loss").text, attr->reduction == LOSS_NONE ? ROWS_TOKENS : ROWS_ONE, 1, op_wide_dtype(graph));
+    int weight =
+        graph_add_param(graph, op_name(name, "weight").text, PARAM_HEAD, vocab, graph_tensor(graph, x)->width, 0);
+    int loss = graph_add_tensor(graph, op_name(name, "loss").text,
+                                attr->reduction == LOSS_NONE ? ROWS_TOKENS : ROWS_ONE, 1, op_wide_dtype(graph));
     Op *op = op_add(graph, OP_head_loss, name, &full, sizeof full);
     op_input(op, x);
     op_input(op, labels);
@@ -229,12 +232,14 @@ static void loss_kernel(OpCost *cost, const HeadLossSize *s, double flops, int64
 }
 
 /* One elementwise or row kernel per slice: all but the last slice in one entry, the last in another. */
-static void slice_kernels(OpCost *cost, const HeadLossSize *s, WorkLaw law, double flops_per_logit, int64_t read_bytes, int64_t write_bytes)
+static void slice_kernels(OpCost *cost, const HeadLossSize *s, WorkLaw law, double flops_per_logit, int64_t read_bytes,
+                          int64_t write_bytes)
 {
     for (int last = 0; last < 2; last++) {
         int64_t launches = last ? 1 : s->slices - 1, elems = s->n * (last ? s->rest : s->chunk);
         if (launches > 0) {
-            Work *work = op_cost_stream(cost, law, flops_per_logit * (double)elems, elems * read_bytes, elems * write_bytes);
+            Work *work =
+                op_cost_stream(cost, law, flops_per_logit * (double)elems, elems * read_bytes, elems * write_bytes);
             work->n_launches = (int)launches;
             work->m = s->n;
             work->n = last ? s->rest : s->chunk;
@@ -256,8 +261,8 @@ static void slice_gemms(OpCost *cost, const HeadLossSize *s, WorkLaw law)
 }
 
 /*
- * Eager: per slice the product, its upcast copy, a log-sum-exp (maximum, exponentials, sum) and its merge with what came
- * before. Most memory: the slice in both types and its exponentials.
+ * Eager: per slice the product, its upcast copy, a log-sum-exp (maximum, exponentials, sum) and its merge with what
+ * came before. Most memory: the slice in both types and its exponentials.
  */
 static void eager_forward_cost(const HeadLossSize *s, OpCost *cost)
 {
@@ -313,7 +318,8 @@ static void eager_backward_cost(const HeadLossSize *s, OpCost *cost)
     if (s->dx) {
         slice_gemms(cost, s, WORK_GEMM_NN);
         if (s->slices > 1) {
-            Work *sum = op_cost_stream(cost, WORK_ELEMENTWISE, (double)(s->n * s->h), 2 * s->n * s->h * s->b, s->n * s->h * s->b);
+            Work *sum = op_cost_stream(cost, WORK_ELEMENTWISE, (double)(s->n * s->h), 2 * s->n * s->h * s->b,
+                                       s->n * s->h * s->b);
             sum->n_launches = (int)(s->slices - 1);
         }
     }
@@ -338,7 +344,8 @@ static void head_loss_backward_cost(const OpView *view, OpCost *ret_cost)
         eager_backward_cost(&s, ret_cost);
         return;
     }
-    double flops = logits * (2 * products * (double)s.h + f.cap + f.grad) + rows * (double)slices * (f.grad_row + f.scale_row) + (mean ? 2 : 0);
+    double flops = logits * (2 * products * (double)s.h + f.cap + f.grad) +
+                   rows * (double)slices * (f.grad_row + f.scale_row) + (mean ? 2 : 0);
     int64_t rows_read = slices * s.n * (s.idx + s.wide + (each ? s.wide : 0)) + (each ? 0 : s.wide);
     int64_t dx_read = s.dx && slices > 0 ? (slices - 1) * wide_rows : 0;
     loss_kernel(ret_cost, &s, flops, slices * wide_rows + weight + rows_read + dx_read,
@@ -366,7 +373,8 @@ static gboolean head_loss_sample(int idx, Graph *graph, RowCounts *rows)
     rows->seq_len = samples[idx].n;
     int x = graph_add_input(graph, "x", ROWS_TOKENS, samples[idx].h, graph->compute, TRUE);
     int labels = graph_add_input(graph, "labels", ROWS_TOKENS, 1, DTYPE_INT64, FALSE);
-    graph_add_output(graph, head_loss_add(graph, "lm_head", x, labels, samples[idx].vocab, samples[idx].chunk, &samples[idx].attr));
+    graph_add_output(
+        graph, head_loss_add(graph, "lm_head", x, labels, samples[idx].vocab, samples[idx].chunk, &samples[idx].attr));
     return TRUE;
 }
 

@@ -13,4 +13,5 @@
  * (PARAM_HEAD). Slices have vocab_chunk columns (the last may have fewer), 0 = the whole vocabulary. Returns the
  * loss as cross_entropy_add() does.
  */
-int head_loss_add(Graph *graph, const char *name, int x, int labels, int64_t vocab, int64_t vocab_chunk, const CrossEntropyAttr *attr);
+int head_loss_add(Graph *graph, const char *name, int x, int labels, int64_t vocab, int64_t vocab_chunk,
+                  const CrossEntropyAttr *attr);

@@ -17,9 +17,9 @@
 
 /* FLOPs per logit and per row; each is what the loop of the same name does. */
 typedef struct LossFlops {
-    double cap, scan, grad;          /* per logit */
+    double cap, scan, grad;               /* per logit */
     double scan_row, value_row, grad_row; /* per row (scan_row, grad_row: per row and slice) */
-    double scale_row;                /* per row of backward */
+    double scale_row;                     /* per row of backward */
 } LossFlops;
 
 static inline LossFlops loss_flops(const CrossEntropyAttr *attr)
@@ -129,7 +129,8 @@ static inline void loss_grad(real *z, int64_t n, int64_t label_at, real lse, con
 }
 
 /* FALSE and an error when a label is neither ignored nor a column. ret_n_valid: labels that count. */
-static inline gboolean loss_check_labels(const CrossEntropyAttr *attr, const Tensor *labels, int64_t vocab, int64_t *ret_n_valid, GError **error)
+static inline gboolean loss_check_labels(const CrossEntropyAttr *attr, const Tensor *labels, int64_t vocab,
+                                         int64_t *ret_n_valid, GError **error)
 {
     const int64_t *label = labels->data;
     int64_t n = tensor_numel(labels), n_valid = 0;

@@ -42,8 +42,8 @@ void adamw_update(const OptimSettings *settings, Tensor *param, const Tensor *gr
 }
 
 /*
- * One fused multi-tensor kernel: reads p, g, m, v and writes p, m, v (28 bytes per parameter in fp32, fsdp_memory.md 8).
- * Before it the step counters of all tensors are raised by a multi-tensor kernel of their own.
+ * One fused multi-tensor kernel: reads p, g, m, v and writes p, m, v (28 bytes per parameter in fp32, fsdp_memory.md
+ * 8). Before it the step counters of all tensors are raised by a multi-tensor kernel of their own.
  */
 void adamw_cost(const OptimPiece *pieces, int n, Dtype moments, GArray *works)
 {
@@ -61,7 +61,8 @@ void adamw_cost(const OptimPiece *pieces, int n, Dtype moments, GArray *works)
     }
     optim_work_split(works, WORK_ELEMENTWISE, (double)tensors, 4 * tensors, 4 * tensors,
                      (tensors + MAX_TENSORS_ONE_LIST - 1) / MAX_TENSORS_ONE_LIST);
-    optim_work_split(works, WORK_OPTIMIZER, 14.0 * (double)numel, read_bytes, write_bytes, optim_launches(pieces, n, MAX_TENSORS_FUSED));
+    optim_work_split(works, WORK_OPTIMIZER, 14.0 * (double)numel, read_bytes, write_bytes,
+                     optim_launches(pieces, n, MAX_TENSORS_FUSED));
 }
 
 static int64_t adamw_state_bytes(const OptimPiece *piece, Dtype moments)

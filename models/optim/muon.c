@@ -26,9 +26,11 @@ void muon_step_f32(const OptimSettings *s, int64_t a, int64_t b, void *param, co
 /* Five steps on x [m, n], m <= n. */
 static void orthogonalize(real *x, int64_t m, int64_t n)
 {
-    g_autofree real *gram = g_new(real, (gsize)(m * m)), *poly = g_new(real, (gsize)(m * m)), *next = g_new(real, (gsize)(m * n));
+    g_autofree real *gram = g_new(real, (gsize)(m * m)), *poly = g_new(real, (gsize)(m * m)),
+                    *next = g_new(real, (gsize)(m * n));
     const Matmul gram_of = {.m = m, .n = m, .k = n, .trans_b = TRUE, .lda = n, .ldb = n, .ldc = m, .alpha = 1};
-    const Matmul poly_of = {.m = m, .n = m, .k = m, .lda = m, .ldb = m, .ldc = m, .alpha = newton_schulz[2], .beta = newton_schulz[1]};
+    const Matmul poly_of = {
+        .m = m, .n = m, .k = m, .lda = m, .ldb = m, .ldc = m, .alpha = newton_schulz[2], .beta = newton_schulz[1]};
     const Matmul next_of = {.m = m, .n = n, .k = m, .lda = m, .ldb = n, .ldc = n, .alpha = 1, .beta = newton_schulz[0]};
     for (int step = 0; step < OPTIM_MUON_STEPS; step++) {
         REAL_NAME(matmul)(&gram_of, x, x, gram);
@@ -92,9 +94,11 @@ static void muon_update(const OptimSettings *settings, Tensor *param, const Tens
     for (int64_t i = 0; i < stack; i++) {
         int64_t at = i * a * b;
         if (param->type == TENSOR_F64) {
-            muon_step_f64(settings, a, b, (double *)param->data + at, (const double *)grad->data + at, (double *)state->m->data + at);
+            muon_step_f64(settings, a, b, (double *)param->data + at, (const double *)grad->data + at,
+                          (double *)state->m->data + at);
         } else {
-            muon_step_f32(settings, a, b, (float *)param->data + at, (const float *)grad->data + at, (float *)state->m->data + at);
+            muon_step_f32(settings, a, b, (float *)param->data + at, (const float *)grad->data + at,
+                          (float *)state->m->data + at);
         }
     }
 }
@@ -108,13 +112,15 @@ static void newton_schulz_cost(const OptimPiece *piece, GArray *works)
         WorkLaw law;
     } products[] = {{m, m, n, WORK_GEMM_NT}, {m, m, m, WORK_GEMM_NN}, {m, n, m, WORK_GEMM_NN}};
     int64_t elems = count * m * n, b = dtype_bytes(DTYPE_BF16, 1);
-    optim_work(works, WORK_REDUCE, 2 * (double)elems, elems * b, count * 4);           /* norm */
-    optim_work(works, WORK_ELEMENTWISE, (double)elems, elems * b, elems * b);          /* scaled to it */
+    optim_work(works, WORK_REDUCE, 2 * (double)elems, elems * b, count * 4);  /* norm */
+    optim_work(works, WORK_ELEMENTWISE, (double)elems, elems * b, elems * b); /* scaled to it */
     for (int i = 0; i < 3; i++) {
-        int64_t read = products[i].m * products[i].k + products[i].n * products[i].k, write = products[i].m * products[i].n;
+        int64_t read = products[i].m * products[i].k + products[i].n * products[i].k,
+                write = products[i].m * products[i].n;
         double flops = 2.0 * (double)write * (double)products[i].k;
         read += i > 0 ? write : 0; /* addmm: the second and third product add to A and X */
-        Work *work = optim_work(works, count > 1 ? WORK_GROUPED_GEMM : products[i].law, flops * (double)count, count * read * b, count * write * b);
+        Work *work = optim_work(works, count > 1 ? WORK_GROUPED_GEMM : products[i].law, flops * (double)count,
+                                count * read * b, count * write * b);
         work->dtype = DTYPE_BF16;
         work->m = count * products[i].m;
         work->n = products[i].n;

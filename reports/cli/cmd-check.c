@@ -114,8 +114,9 @@ static gboolean run_one(CheckRun *run, size_t idx, GError **error)
 static gboolean print_json(const CheckRun *run, GError **error)
 {
     json_int_t n = (json_int_t)check_suite_n(run->suite);
-    g_autoptr(json_t) root = json_pack("{s:s, s:I, s:I, s:O}", "schema", "moesim.check/1", "passed", n - (json_int_t)run->n_failed, "failed",
-                                       (json_int_t)run->n_failed, "checks", run->checks);
+    g_autoptr(json_t) root =
+        json_pack("{s:s, s:I, s:I, s:O}", "schema", "moesim.check/1", "passed", n - (json_int_t)run->n_failed, "failed",
+                  (json_int_t)run->n_failed, "checks", run->checks);
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     gboolean ok = command_print(error, "%s\n", text);
     free(text);
@@ -126,8 +127,10 @@ static gboolean print_json(const CheckRun *run, GError **error)
 static gboolean print_tolerances(const CheckRun *run, GError **error)
 {
     g_autoptr(Table) table = table_new();
-    size_t name = table_add_column(table, "checks", TABLE_TEXT, TABLE_PLAIN), n = table_add_column(table, "number", TABLE_INTEGER, TABLE_PLAIN);
-    size_t failed = table_add_column(table, "failed", TABLE_INTEGER, TABLE_PLAIN), worst = table_add_column(table, "part of bound", TABLE_TEXT, TABLE_PLAIN);
+    size_t name = table_add_column(table, "checks", TABLE_TEXT, TABLE_PLAIN),
+           n = table_add_column(table, "number", TABLE_INTEGER, TABLE_PLAIN);
+    size_t failed = table_add_column(table, "failed", TABLE_INTEGER, TABLE_PLAIN),
+           worst = table_add_column(table, "part of bound", TABLE_TEXT, TABLE_PLAIN);
     size_t at = table_add_column(table, "worst", TABLE_TEXT, TABLE_PLAIN);
     for (guint i = 0; i < run->groups->len; i++) {
         const Group *group = run->groups->pdata[i];
@@ -177,7 +180,8 @@ static gboolean run(const CommandCall *call, GError **error)
     }
     size_t n = check_suite_n(suite);
     if (n == 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--filter: no check has \"%s\" in its name", options->filter);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--filter: no check has \"%s\" in its name",
+                    options->filter);
         return FALSE;
     }
     command_catch_interrupt();
@@ -188,7 +192,8 @@ static gboolean run(const CommandCall *call, GError **error)
         return FALSE;
     }
     if (all.n_failed > 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%" G_GINT64_FORMAT " of %" G_GSIZE_FORMAT " checks failed", all.n_failed, n);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                    "%" G_GINT64_FORMAT " of %" G_GSIZE_FORMAT " checks failed", all.n_failed, n);
         return FALSE;
     }
     return TRUE;

@@ -22,7 +22,8 @@ static Graph *loss_graph(int64_t vocab_chunk)
     if (vocab_chunk > 0) {
         graph_add_output(graph, head_loss_add(graph, "lm_head", x, labels, VOCAB, vocab_chunk, &attr));
     } else {
-        graph_add_output(graph, cross_entropy_add(graph, "loss", linear_add(graph, "lm_head", x, VOCAB, FALSE), labels, &attr));
+        graph_add_output(
+            graph, cross_entropy_add(graph, "loss", linear_add(graph, "lm_head", x, VOCAB, FALSE), labels, &attr));
     }
     graph_finish(graph);
     return graph;
@@ -57,7 +58,8 @@ static double once(const Graph *graph, const Tensor *x, const Tensor *labels, co
 int main(void)
 {
     static const int64_t chunks[] = {0, VOCAB, VOCAB / 5, VOCAB / 20};
-    g_autoptr(Tensor) x = numbers(TOKENS, HIDDEN), weight = numbers(VOCAB, HIDDEN), labels = tensor_new_2d(TENSOR_I64, TOKENS, 1);
+    g_autoptr(Tensor) x = numbers(TOKENS, HIDDEN), weight = numbers(VOCAB, HIDDEN),
+                      labels = tensor_new_2d(TENSOR_I64, TOKENS, 1);
     double best[G_N_ELEMENTS(chunks)];
     for (int64_t t = 0; t < TOKENS; t++) {
         tensor_set(labels, t, (double)(t * 31 % VOCAB));
@@ -72,8 +74,8 @@ int main(void)
     for (size_t i = 0; i < G_N_ELEMENTS(chunks); i++) {
         /* full: logits and their gradient; sliced: one slice and four numbers per token */
         double memory = chunks[i] == 0 ? 2.0 * VOCAB : (double)chunks[i] + 4;
-        printf("%-10s %8.3f s, %.2f of full (target 1.3), working memory %.3f of full\n", chunks[i] == 0 ? "full" : "slices", best[i],
-               best[i] / best[0], memory / (2.0 * VOCAB));
+        printf("%-10s %8.3f s, %.2f of full (target 1.3), working memory %.3f of full\n",
+               chunks[i] == 0 ? "full" : "slices", best[i], best[i] / best[0], memory / (2.0 * VOCAB));
     }
     return 0;
 }

@@ -39,3 +39,18 @@ not ok 2 - folder/rmsnorm__x/float32
 ~ # bad/ops/rmsnorm__x.safetensors: the header is longer than the file*
 ! ~ moesim: *2 of 2 checks failed*
 ? 1
+
+# Attributes and shapes that do not fit one another end the check, not the program.
+$ mkdir -p lie/ops; sed 's/"32"/"31"/g; s/"in.x"/"in.y"/' $SRC/models/golden/cases/mla__T1.safetensors > lie/ops/mla__lie.safetensors; moesim check --golden lie --filter folder/mla__lie/float64
+1..1
+not ok 1 - folder/mla__lie/float64
+~ # *
+! ~ moesim: *1 of 1 checks failed*
+? 1
+
+$ mkdir -p tables/ops; echo '[{"loads": [1, 2], "slots": 3}]' > tables/ops/eplb.json; moesim check --golden tables --filter folder/
+1..1
+not ok 1 - folder/eplb.json
+# eplb.json: groups_in: must be a whole number from 1 to 4096
+! ~ moesim: *1 of 1 checks failed*
+? 1

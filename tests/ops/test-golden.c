@@ -1,6 +1,6 @@
 /*
- * Golden cases: every file of models/golden/cases, and of the folder that MOESIM_GOLDEN_DIR names (laid out like it: ops/),
- * in float64 and float32. Files of operators without an adapter are named in a comment and not run.
+ * Golden cases: every file of models/golden/cases, and of the folder that MOESIM_GOLDEN_DIR names (laid out like it:
+ * ops/), in float64 and float32. Files of operators without an adapter are named in a comment and not run.
  */
 #include "tests/check.h"
 
@@ -22,7 +22,8 @@ static void test_case(void **state)
     golden_check_file(file, c->real, &result, &error);
     check_no_error(error);
     if (!result.passed) {
-        print_error("%s: %s is off by %.3g of its bound (relative error %.3g)\n", c->name, result.worst_at, result.worst, result.worst_error);
+        print_error("%s: %s is off by %.3g of its bound (relative error %.3g)\n", c->name, result.worst_at,
+                    result.worst, result.worst_error);
     }
     assert_true(result.passed);
     assert_true(result.n_compared > 0);
@@ -57,7 +58,8 @@ static void add_folder(GArray *cases, const char *folder)
             print_message("# no adapter for %s\n", (char *)names->pdata[i]);
             continue;
         }
-        for (int f32 = 0; f32 < (strcmp(parts[0], "rounding") == 0 || strcmp(parts[0], "quantile_bias") == 0 ? 1 : 2); f32++) {
+        for (int f32 = 0; f32 < (strcmp(parts[0], "rounding") == 0 || strcmp(parts[0], "quantile_bias") == 0 ? 1 : 2);
+             f32++) {
             Case c = {
                 .name = g_strdup_printf("%s %s", (char *)names->pdata[i], f32 ? "float32" : "float64"),
                 .path = g_build_filename(folder, names->pdata[i], NULL),

@@ -1,7 +1,7 @@
 /*
  * Every operator of ops.def, on its own samples: gradients against finite differences, counted FLOPs and bytes against
- * the fused formulas (all gradients, weights frozen, inputs without gradient), float32 against float64. Backward runs on
- * what the operator says it keeps and on nothing else (models/execute.c), so a `saved` that is too small fails here.
+ * the fused formulas (all gradients, weights frozen, inputs without gradient), float32 against float64. Backward runs
+ * on what the operator says it keeps and on nothing else (models/execute.c), so a `saved` that is too small fails here.
  *
  * An operator without value kernels or without three samples fails, unless `exempt` says why.
  */
@@ -48,9 +48,11 @@ int main(void)
             Case *c = g_new0(Case, 1);
             c->kind = (OpKind)kind;
             c->sample = i;
-            c->name = i < 0 ? g_strdup_printf("%s is complete", op_class(c->kind)->id) : g_strdup_printf("%s sample %d", op_class(c->kind)->id, i);
+            c->name = i < 0 ? g_strdup_printf("%s is complete", op_class(c->kind)->id)
+                            : g_strdup_printf("%s sample %d", op_class(c->kind)->id, i);
             g_ptr_array_add(cases, c);
-            tests[n++] = (struct CMUnitTest){.name = c->name, .test_func = i < 0 ? test_complete : test_sample, .initial_state = c};
+            tests[n++] = (struct CMUnitTest){
+                .name = c->name, .test_func = i < 0 ? test_complete : test_sample, .initial_state = c};
         }
     }
     int failed = _cmocka_run_group_tests("ops", tests, n, NULL, NULL);

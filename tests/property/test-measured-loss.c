@@ -63,7 +63,8 @@ static void test_case(void **state)
     double forward = op_seconds(device, graph, &rows, FALSE), backward = op_seconds(device, graph, &rows, TRUE);
     double chunks = (double)(c->tokens / rows_per_chunk);
     double seconds = chunks * (forward * (c->token_chunk > 0 && c->token_chunk < c->tokens ? 2 : 1) + backward);
-    print_message("# %s: %.4f s, measured %.4f s (%+.1f %%)\n", c->name, seconds, c->seconds, 100 * (seconds / c->seconds - 1));
+    print_message("# %s: %.4f s, measured %.4f s (%+.1f %%)\n", c->name, seconds, c->seconds,
+                  100 * (seconds / c->seconds - 1));
     check_close(seconds, c->seconds, c->bound);
 }
 
