@@ -172,10 +172,31 @@ $ moesim no-file.json
 ? 2
 
 # A device without a peak for the compute type has no utilisation to be told; no other device's peak stands in.
-$ grep -v '"peak_bf16"' $SRC/hw/presets/h200-sxm.json > device.json; echo '{"model": "llama-3.1-8b", "cluster": {"file": "device.json"}}' > no-peak.json; moesim no-peak.json
-! ~ moesim: no-peak.json:1:*: cluster: *peak_bf16*
+$ sed 's/"peak_bf16"/"peak_tf32"/' $SRC/hw/presets/h200-sxm.json > device.json; echo '{"model": "llama-3.1-8b", "cluster": {"file": "device.json"}}' > no-peak.json; moesim no-peak.json
+! ~ moesim: no-peak.json:1:*: cluster: *peak_*
 ? 2
 
 $ echo '{"model": "llama-3.1-8b", "cluster": {"preset": "v100"}}' > no-device.json; moesim no-device.json
 ! ~ moesim: no-device.json:1:*: cluster: no hardware preset "v100"*
+? 2
+
+# Legal numbers that ask for too much are refused at once.
+$ sh plan.sh ', "workload": {"global_batch": 100000000}'
+! ~ moesim: plan.json:2:*: workload: global_batch 100000000 makes 12500000 micro-batches*
+? 2
+
+$ sh plan.sh ', "loss": {"seq_chunk": 1, "vocab_chunk": 1}'
+! ~ moesim: plan.json:2:*: loss: seq_chunk 1 and vocab_chunk 1 make 4096 x 128256 chunks*
+? 2
+
+$ sh plan.sh ', "workload": {"seq_len": 67108864, "micro_batch": 16}, "loss": {"seq_chunk": 1000000}'
+! ~ moesim: plan.json: workload: one attention takes more than ten hours*
+? 2
+
+# Adapters on parts that a model has not.
+= no-target.json
+{"model": "gpt-oss-120b", "cluster": {"preset": "h200-sxm"}, "workload": {"mode": "lora", "lora": {"targets": ["shared"]}}}
+=
+$ moesim no-target.json
+! ~ moesim: no-target.json: workload.lora.targets: gpt-oss-120b has none of these parts*
 ? 2

@@ -41,7 +41,7 @@ static void collect_reader_keys(const char *path, GHashTable *names)
     assert_true(g_file_get_contents(path, &text, NULL, NULL));
     g_autoptr(GRegex) call =
         g_regex_new("(?:json_object_(?:int|number|bool|string|bytes|rate|time|choice|raw|child)|refuse_\\w+|"
-                    "read_\\w+)\\(\\w+, \"(\\w+)\"",
+                    "read_\\w+)\\(\\w+, \"([\\w$]+)\"",
                     0, 0, NULL);
     g_autoptr(GMatchInfo) match = NULL;
     g_regex_match(call, text, 0, &match);

@@ -47,8 +47,8 @@ static gboolean run_ledgers(Run *run, GError **error)
 {
     const Device *device = run->plan->cluster->device;
     for (guint c = 0; c < run->programs->len; c++) {
-        if (!ledger_run(g_ptr_array_index(run->programs, c), device->usable_bytes - device->non_framework_bytes, &run->ledgers[c],
-                        error)) {
+        if (!ledger_run(g_ptr_array_index(run->programs, c), device->usable_bytes - device->non_framework_bytes,
+                        &run->ledgers[c], error)) {
             return FALSE;
         }
     }
@@ -217,6 +217,26 @@ static int64_t local_numel(const Plan *plan, const Graph *graph)
     return sum;
 }
 
+static int64_t model_trainable_numel(const ModelGraph *graphs)
+{
+    int64_t sum = trainable_numel(graphs->embedding) + trainable_numel(graphs->head);
+    for (int64_t i = 0; i < graphs->n_layers; i++) {
+        sum += trainable_numel(g_ptr_array_index(graphs->kinds, graphs->layer_kind[i]));
+    }
+    return sum;
+}
+
+static gboolean check_trains(const Plan *plan, const ModelGraph *graphs, GError **error)
+{
+    if (model_trainable_numel(graphs) > 0) {
+        return TRUE;
+    }
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                "%s: workload.lora.targets: %s has none of these parts, so nothing would train", plan->name,
+                plan->model->name);
+    return FALSE;
+}
+
 static void fill_parameters(const Run *run, Result *result)
 {
     const ModelGraph *graphs = run->graphs;
@@ -224,11 +244,10 @@ static void fill_parameters(const Run *run, Result *result)
     param_counts(run->plan->model, &counts);
     result->params_total = counts.total;
     result->params_active = counts.active;
-    result->params_trainable = trainable_numel(graphs->embedding) + trainable_numel(graphs->head);
+    result->params_trainable = model_trainable_numel(graphs);
     result->params_per_rank = local_numel(run->plan, graphs->embedding) + local_numel(run->plan, graphs->head);
     for (int64_t i = 0; i < graphs->n_layers; i++) {
         const Graph *graph = g_ptr_array_index(graphs->kinds, graphs->layer_kind[i]);
-        result->params_trainable += trainable_numel(graph);
         result->params_per_rank += local_numel(run->plan, graph);
     }
 }
@@ -277,7 +296,8 @@ static void fill_advice(const Run *run, Result *result)
         return;
     }
     advise(result, "%s too much on rank %" G_GINT64_FORMAT, over, result->peak_rank);
-    if (plan->recompute != PLAN_RECOMPUTE_FULL && result->at_peak[MEM_ACTIVATIONS] + result->at_peak[MEM_DISPATCH] > missing) {
+    if (plan->recompute != PLAN_RECOMPUTE_FULL &&
+        result->at_peak[MEM_ACTIVATIONS] + result->at_peak[MEM_DISPATCH] > missing) {
         advise(result, "memory.recompute \"full\" keeps layer inputs alone");
     }
     if (plan->micro_batch > 1) {
@@ -321,7 +341,7 @@ Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     g_autoptr(Routing) routing = NULL;
     g_autoptr(GPtrArray) programs = g_ptr_array_new_with_free_func(program_destroy);
-    if (!make_routing(plan, &routing, error)) {
+    if (!check_trains(plan, graphs, error) || !make_routing(plan, &routing, error)) {
         return NULL;
     }
     int64_t n_classes = lower_n_classes(plan, routing);
@@ -331,7 +351,8 @@ Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
     }
     Run run = {.plan = plan, .graphs = graphs, .routing = routing, .programs = programs, .ledgers = ledgers};
     model_graph_flops(graphs, plan->model, plan->seq_len, &run.flops);
-    if (!run_ledgers(&run, error) || !step_run(plan, (Program *const *)(void *)programs->pdata, n_classes, &run.times, error)) {
+    if (!run_ledgers(&run, error) ||
+        !step_run(plan, (Program *const *)(void *)programs->pdata, n_classes, &run.times, error)) {
         return NULL;
     }
     return fill_result(&run, options);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "sim/base/error.h"
 #include "sim/des/engine.h"
 #include "sim/des/share.h"
 #include "sim/des/span.h"
@@ -246,8 +247,33 @@ static void step_finish(Step *step)
     times->n_events = sim_engine_n_events(step->engine);
 }
 
+/* Some ten hours: a sum of a step's works then stays far inside of SimTime. */
+static const SimTime WORK_NS_MAX = (SimTime)1 << 45;
+
+static gboolean check_durations(const Program *program, const Plan *plan, GError **error)
+{
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = g_ptr_array_index(program->segments, s);
+        for (guint i = 0; i < segment->instrs->len; i++) {
+            const Instr *instr = &g_array_index(segment->instrs, Instr, i);
+            if (instr->device_ns < 0 || instr->device_ns > WORK_NS_MAX) {
+                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                            "%s: workload: one %s takes more than ten hours; lower seq_len or micro_batch", plan->name,
+                            program_label_name(instr->label));
+                return FALSE;
+            }
+        }
+    }
+    return TRUE;
+}
+
 gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
 {
+    for (int64_t c = 0; c < n_classes; c++) {
+        if (!check_durations(programs[c], plan, error)) {
+            return FALSE;
+        }
+    }
     Step step = {.device = plan->cluster->device, .n_classes = n_classes, .times = ret_times, .start_ns = -1};
     StreamCallbacks callbacks = {.done = on_done, .self = &step};
     g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, step.device);

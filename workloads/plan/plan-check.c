@@ -1,0 +1,156 @@
+#include "workloads/plan/plan-check.h"
+
+#include "hw/timing.h"
+
+/* A step is simulated pass by pass, and the loss chunk by chunk: more of them than this is a slip of the pen. */
+enum { MICRO_BATCHES_MAX = 1 << 13, LOSS_CHUNKS_MAX = 1 << 13 };
+
+static void check_ranks(Plan *plan, JsonObject *root)
+{
+    int64_t n_ranks = plan->cluster->n_ranks;
+    int64_t others = plan->dp_replicate * plan->tp * plan->cp * plan->pp;
+    if (plan->dp_shard < 0) {
+        if (n_ranks % others != 0) {
+            json_object_fail(root, "parallel", "dp_replicate %" G_GINT64_FORMAT " does not divide the %" G_GINT64_FORMAT " ranks",
+                             plan->dp_replicate, n_ranks);
+            return;
+        }
+        plan->dp_shard = n_ranks / others;
+    }
+    if (others > n_ranks || plan->dp_shard > n_ranks || plan->dp_shard * others != n_ranks) {
+        json_object_fail(root, "parallel",
+                         "dp_replicate %" G_GINT64_FORMAT " x dp_shard %" G_GINT64_FORMAT " make %" G_GINT64_FORMAT
+                         " ranks, the cluster has %" G_GINT64_FORMAT "; set dp_shard to -1 to fill it",
+                         plan->dp_replicate, plan->dp_shard, plan->dp_shard * others, n_ranks);
+    }
+}
+
+/* The legal degree nearest to the one asked for: divides both numbers. */
+static int64_t nearest_divisor(int64_t wanted, int64_t a, int64_t b)
+{
+    int64_t best = 1;
+    for (int64_t d = 1; d <= a; d++) {
+        gboolean nearer = ABS(d - wanted) < ABS(best - wanted);
+        if (a % d == 0 && b % d == 0 && nearer) {
+            best = d;
+        }
+    }
+    return best;
+}
+
+static void check_experts(Plan *plan, JsonObject *root)
+{
+    int64_t ranks = plan->dp_shard * plan->cp * plan->tp;
+    int64_t experts = plan->model->n_experts;
+    if (plan->ep > 1 && experts == 0) {
+        json_object_fail(root, "parallel", "ep %" G_GINT64_FORMAT " needs a model with experts; %s has none, use 1", plan->ep,
+                         plan->model->name);
+        return;
+    }
+    if (ranks % (plan->ep * plan->etp) != 0) {
+        json_object_fail(root, "parallel",
+                         "ep %" G_GINT64_FORMAT " does not divide dp_shard x cp x tp = %" G_GINT64_FORMAT
+                         "; the nearest legal ep is %" G_GINT64_FORMAT,
+                         plan->ep, ranks, nearest_divisor(plan->ep, ranks, MAX(experts, 1)));
+        return;
+    }
+    if (experts % plan->ep != 0) {
+        json_object_fail(root, "parallel",
+                         "ep %" G_GINT64_FORMAT " does not divide the model's %" G_GINT64_FORMAT
+                         " experts; the nearest legal ep is %" G_GINT64_FORMAT,
+                         plan->ep, experts, nearest_divisor(plan->ep, experts, ranks));
+        return;
+    }
+    plan->efsdp = ranks / (plan->ep * plan->etp);
+}
+
+static void check_batch(Plan *plan, JsonObject *root)
+{
+    int64_t replicas = plan->dp_replicate * plan->dp_shard;
+    int64_t per_pass = plan->micro_batch * replicas;
+    if (plan->global_batch == 0) {
+        plan->global_batch = per_pass;
+    }
+    if (plan->global_batch % per_pass != 0) {
+        json_object_fail(root, "workload",
+                         "global_batch %" G_GINT64_FORMAT " is no multiple of micro_batch %" G_GINT64_FORMAT
+                         " x data-parallel degree %" G_GINT64_FORMAT " = %" G_GINT64_FORMAT "; the nearest is %" G_GINT64_FORMAT,
+                         plan->global_batch, plan->micro_batch, replicas, per_pass,
+                         MAX(per_pass, (plan->global_batch + per_pass / 2) / per_pass * per_pass));
+        return;
+    }
+    plan->n_micro_batches = plan->global_batch / per_pass;
+    int64_t tokens;
+    if (!quantity_mul(plan->seq_len, plan->micro_batch, &tokens) || tokens > (int64_t)1 << 31) {
+        json_object_fail(root, "workload", "seq_len x micro_batch exceeds 2^31 tokens per rank; lower one of them");
+    }
+    if (plan->n_micro_batches > MICRO_BATCHES_MAX) {
+        json_object_fail(root, "workload",
+                         "global_batch %" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT
+                         " micro-batches per rank; at most %d are simulated: lower it, or raise micro_batch",
+                         plan->global_batch, plan->n_micro_batches, MICRO_BATCHES_MAX);
+    }
+}
+
+static int64_t n_chunks(int64_t whole, int64_t chunk)
+{
+    return chunk > 0 ? quantity_div_up(whole, chunk) : 1;
+}
+
+static void check_loss(Plan *plan, JsonObject *root)
+{
+    int64_t n_tokens = n_chunks(plan->seq_len * plan->micro_batch, plan->seq_chunk);
+    int64_t n_columns = n_chunks(plan->model->vocab, plan->vocab_chunk);
+    if (n_tokens > LOSS_CHUNKS_MAX || n_columns > LOSS_CHUNKS_MAX || n_tokens * n_columns > LOSS_CHUNKS_MAX) {
+        json_object_fail(root, "loss",
+                         "seq_chunk %" G_GINT64_FORMAT " and vocab_chunk %" G_GINT64_FORMAT " make %" G_GINT64_FORMAT
+                         " x %" G_GINT64_FORMAT " chunks; at most %d are simulated: raise them",
+                         plan->seq_chunk, plan->vocab_chunk, n_tokens, n_columns, LOSS_CHUNKS_MAX);
+    }
+}
+
+static void check_routing(Plan *plan, JsonObject *root)
+{
+    if (plan->routing != PLAN_ROUTING_BALANCED && plan->model->n_experts == 0) {
+        json_object_fail(root, "workload", "routing has no effect: %s has no experts; leave it out", plan->model->name);
+    }
+    if (plan->routing_order != NULL) {
+        int64_t n = plan->model->n_experts;
+        g_autofree gboolean *seen = g_new0(gboolean, n + 1);
+        gboolean ok = (int64_t)plan->routing_order->len == n;
+        for (guint i = 0; ok && i < plan->routing_order->len; i++) {
+            int64_t expert = g_array_index(plan->routing_order, int64_t, i);
+            ok = expert >= 0 && expert < n && !seen[expert];
+            if (ok) {
+                seen[expert] = TRUE;
+            }
+        }
+        if (!ok) {
+            json_object_fail(root, "workload", "routing.order must hold each of the %" G_GINT64_FORMAT " experts once", n);
+        }
+    }
+}
+
+static void check_lora(Plan *plan, JsonObject *root)
+{
+    if (plan->mode == PLAN_LORA && plan->lora_experts && plan->model->n_experts == 0) {
+        json_object_fail(root, "workload", "lora.targets names experts, but %s has none", plan->model->name);
+    }
+}
+
+void plan_check(Plan *plan, JsonObject *root)
+{
+    if (!timing_supports(plan->cluster->device, plan->compute)) {
+        json_object_fail(root, "precision", "%s has no %s peak in its descriptor", plan->cluster->device->name,
+                         dtype_name(plan->compute));
+        return;
+    }
+    check_ranks(plan, root);
+    if (json_object_ok(root)) {
+        check_experts(plan, root);
+        check_batch(plan, root);
+        check_loss(plan, root);
+        check_routing(plan, root);
+        check_lora(plan, root);
+    }
+}
