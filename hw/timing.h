@@ -3,13 +3,13 @@
  *
  * Dense tensor work draws the chip to its power limit: the larger the share of time that the tensor cores are busy, the
  * lower the clock (measured on H200: bursts near 880 TFLOP/s, steps 700 to 790, endless GEMM 665). A clock of 1 is that of a
- * burst. A whole step is priced in two passes: at clock 1 to learn its tensor share, then at the clock for that share.
+ * burst. In a step the clock follows the mix, and long kernels bring their own share with them (timing_in_step_ns).
  */
 #pragma once
 
 #include "hw/device.h"
 
-/* Clock regime: a lone burst, an endless dense phase, or a training step of the usual mix (tensor share 0.6). */
+/* Clock regime: a lone burst, an endless dense phase, or a training step of the usual mix. */
 typedef enum TimingRegime { TIMING_BURST, TIMING_SUSTAINED, TIMING_STEP } TimingRegime;
 
 /*
@@ -21,6 +21,19 @@ SimTime timing_work_ns(const Device *device, const Work *work, TimingRegime regi
 
 /* The same at a given clock, a fraction of the burst clock. */
 SimTime timing_work_at_clock_ns(const Device *device, const Work *work, double clock_frac, Evidence *ret_evidence);
+
+/*
+ * The same inside a step whose power share (timing_power_share() of its kernels, weighted by their time, over the time of
+ * the step) is step_share: the clock lags the load by about two milliseconds, so a kernel that long runs at its own
+ * sustained clock and a short one at the step's.
+ */
+SimTime timing_in_step_ns(const Device *device, const Work *work, double step_share, Evidence *ret_evidence);
+
+/*
+ * Host calls that the wrapper of a kernel makes: 1 for most; fused kernels that are chains in Python take as long as many
+ * operators.
+ */
+int timing_host_calls(const Work *work);
 
 /* Tensor work of one launch, as a share of its duration at clock 1 and weighted by what it draws against a GEMM. */
 double timing_power_share(const Device *device, const Work *work);

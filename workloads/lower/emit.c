@@ -64,8 +64,8 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
     instr->label = label;
     instr->op = op;
     instr->n_launches = work->n_launches;
-    instr->device_ns = one_ns * work->n_launches;
-    instr->host_ns = op_ns * work->n_launches;
+    instr->device_ns = (one_ns + device->kernel_gap_ns) * work->n_launches;
+    instr->host_ns = op_ns * work->n_launches * timing_host_calls(work);
     instr->flops = work->flops * work->n_launches;
     instr->share = stream != STREAM_COMPUTE ? SHARE_SIDE : work_law_group(work->law) == WORK_GROUP_COMPUTE ? SHARE_DENSE : SHARE_STREAM;
     instr->evidence = (guint8)evidence;
