@@ -64,6 +64,9 @@ static void forward_experts(const Walk *walk)
 static void take_cached(Walk *walk, int o)
 {
     const Op *op = graph_op(walk->graph, o);
+    Emitter *emitter = walk->pass->emitter;
+    gboolean exchanges = op_class(op->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && walk->graph->ep_size > 1;
+    emit_host(emitter, emitter->device->selective_op_ns + (exchanges ? emitter->device->selective_collective_ns : 0));
     for (int i = 0; i < op->n_outputs; i++) {
         int64_t bytes = graph_tensor_bytes(graph_tensor(walk->graph, op->outputs[i]), walk->pass->rows);
         if (!walk_is_copied(walk, o, op->outputs[i])) {
@@ -71,7 +74,7 @@ static void take_cached(Walk *walk, int o)
             continue;
         }
         walk_alloc_tensor(walk, op->outputs[i]);
-        emit_bytes(walk->pass->emitter, STREAM_COMPUTE, WORK_STRIDED, bytes, bytes, 1, (int)op->kind);
+        emit_bytes(emitter, STREAM_COMPUTE, WORK_STRIDED, bytes, bytes, 1, (int)op->kind);
     }
 }
 

@@ -244,6 +244,9 @@ void walk_free_tensor(Walk *walk, int tensor)
 static void emit_exchange(const LayerPass *pass)
 {
     Emitter *emitter = pass->emitter;
+    if (emitter->is_selective && !emitter->is_backward) {
+        emit_host(emitter, emitter->device->selective_collective_ns);
+    }
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, pass->exchange.bytes, pass->exchange.rows_ns,
