@@ -138,6 +138,18 @@ void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_tok
     }
 }
 
+void fsdp_start(Emitter *emitter)
+{
+    emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_COPY_OUT));
+    emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT));
+    emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
+}
+
+void fsdp_finish(Emitter *emitter)
+{
+    emit_record(emitter, STREAM_REDUCE, global_token(TOKEN_REDUCED));
+}
+
 /* Later gathers may not overtake the copy-out whose flat buffer they could be given. */
 static void gather_waits_for_copy_out(Emitter *emitter)
 {

@@ -71,6 +71,12 @@ int fsdp_group_buffers(const FsdpGroup *group);
 /* Index of a parameter in the group, or -1. */
 int fsdp_group_find(const FsdpGroup *group, const Graph *graph, int param);
 
+/* Before the first gather of a pass: gathers wait for what compute did to the shards. */
+void fsdp_start(Emitter *emitter);
+
+/* After the last reduction of a pass: the next wait for a reduction waits for everything that followed it. */
+void fsdp_finish(Emitter *emitter);
+
 void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token);
 
 /* Whether unshard leaves a flat buffer behind. */

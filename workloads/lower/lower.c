@@ -34,6 +34,7 @@ static void gather_root(StepState *state)
     int segment = lowering_start_segment(lowering, NULL, "gather of the root group", NULL);
     emitter->phase = PHASE_FORWARD;
     emitter->is_backward = FALSE;
+    fsdp_start(emitter); /* shards are as the optimizer left them */
     fsdp_unshard(emitter, lowering->root.group, ARG_GROUP, ARG_GROUP_TOKEN);
     fsdp_wait(emitter, lowering->root.group, ARG_GROUP, ARG_GROUP_TOKEN, FALSE, -1);
     lowering_call_group(lowering_add_call(lowering, segment, -1, state->micro_batch), ARG_GROUP, &lowering->root);
@@ -238,6 +239,7 @@ static void backward_embedding(StepState *state)
         last_reduce = ARG_GROUP;
     }
     if (last_reduce >= 0) {
+        fsdp_finish(emitter); /* replicas and sums over micro-batches, too */
         fsdp_release_reduce(emitter, last_reduce);
     }
     Call *call = lowering_add_call(lowering, segment, -1, state->micro_batch);
