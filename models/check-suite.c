@@ -60,6 +60,16 @@ static void run_complete(const Check *check, CheckOutcome *outcome)
     outcome->detail = g_strdup(missing != NULL ? missing : "costs, kernels and samples");
 }
 
+static void run_kept(const Check *check, CheckOutcome *outcome)
+{
+    GError *error = NULL;
+    if (!check_op_kept((OpKind)check->kind, &error)) {
+        outcome_error(outcome, error);
+        return;
+    }
+    outcome->detail = g_strdup("everything that is kept is read");
+}
+
 static void run_sample(const Check *check, CheckOutcome *outcome)
 {
     GError *error = NULL;
@@ -171,6 +181,7 @@ static void add_operators(CheckSuite *suite)
                                  .run = run_complete,
                                  .kind = kind,
                                  .sample = -1});
+        suite_add(suite, (Check){.name = g_strdup_printf("operators/%s/kept", id), .run = run_kept, .kind = kind});
         int n = check_op_n_samples((OpKind)kind);
         for (int i = 0; i < n; i++) {
             suite_add(suite, (Check){.name = g_strdup_printf("operators/%s/sample-%d", id, i),

@@ -3,9 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/execute.h"
+#include "models/check-sample.h"
 #include "sim/base/error.h"
-#include "sim/base/rng.h"
 
 /* Fewest samples of a class: an ordinary one, an odd size, an edge case. */
 enum { SAMPLES_MIN = 3 };
@@ -21,46 +20,14 @@ static const struct {
     {OP_mamba2, "cost only: no reference kernel is defined for it"},
 };
 
-/* How a sample is run. */
-typedef enum Variant { VARIANT_FULL, VARIANT_FROZEN, VARIANT_NO_INPUT_GRAD, N_VARIANTS } Variant;
-
 static const char *const variant_names[N_VARIANTS] = {"full training", "frozen weights", "inputs without gradient"};
-
-/* A sample with its values. */
-typedef struct Sample {
-    const OpClass *class;
-    int idx;
-    Graph *graph;
-    RowCounts rows;
-    Tensor **values; /* by tensor: of the graph's inputs */
-    Tensor **params; /* by parameter */
-    Tensor **seeds;  /* by tensor: upstream gradient of the graph's outputs */
-} Sample;
-
-static gboolean fail(const Sample *s, const char *what, GError **error)
-{
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s sample %d: %s", s->class->id, s->idx, what);
-    return FALSE;
-}
-
-static gboolean build_sample(const OpClass *class, int idx, Graph **ret_graph, RowCounts *ret_rows)
-{
-    Graph *graph = graph_new(DTYPE_FP64);
-    *ret_rows = (RowCounts){.rows = {[ROWS_ONE] = 1}};
-    if (class->sample == NULL || !class->sample(idx, graph, ret_rows)) {
-        graph_free(graph);
-        return FALSE;
-    }
-    *ret_graph = graph;
-    return TRUE;
-}
 
 int check_op_n_samples(OpKind kind)
 {
     int n = 0;
     Graph *graph;
     RowCounts rows;
-    while (build_sample(op_class(kind), n, &graph, &rows)) {
+    while (check_sample_build(op_class(kind), n, &graph, &rows)) {
         graph_free(graph);
         n++;
     }
@@ -86,140 +53,10 @@ const char *check_op_missing(OpKind kind)
     return check_op_n_samples(kind) < SAMPLES_MIN ? "fewer than three samples" : NULL;
 }
 
-static gboolean is_integer(Dtype dtype)
-{
-    return dtype == DTYPE_INT64 || dtype == DTYPE_INT32 || dtype == DTYPE_INT8;
-}
-
-static Tensor *random_tensor(int n_dims, const int64_t *dims, uint64_t stream)
-{
-    Tensor *tensor = tensor_new(TENSOR_F64, n_dims, dims);
-    int64_t n = tensor_numel(tensor);
-    for (int64_t i = 0; i < n; i++) {
-        tensor_set(tensor, i, rng_normal(stream, RNG_VALUES, (uint64_t)i));
-    }
-    return tensor;
-}
-
-/* In a float64 graph every real tensor has 8 bytes, so counted bytes can equal the formula's. */
-static void widen(Graph *graph)
-{
-    for (guint i = 0; i < graph->tensors->len; i++) {
-        GraphTensor *tensor = graph_tensor(graph, (int)i);
-        tensor->dtype = is_integer(tensor->dtype) ? DTYPE_INT64 : DTYPE_FP64;
-    }
-}
-
-static void fill_values(Sample *s)
-{
-    const Graph *graph = s->graph;
-    for (guint i = 0; i < graph->inputs->len; i++) {
-        int at = g_array_index(graph->inputs, int, i);
-        const GraphTensor *shape = graph_tensor(graph, at);
-        int64_t dims[2] = {s->rows.rows[shape->rows], shape->width};
-        s->values[at] = is_integer(shape->dtype) ? tensor_new(TENSOR_I64, 2, dims) : random_tensor(2, dims, 100 + i);
-    }
-    for (guint i = 0; i < graph->params->len; i++) {
-        const GraphParam *param = graph_param(graph, (int)i);
-        int64_t dims[3] = {param->dims[0], param->dims[1], param->dims[2]};
-        if (param->split == PARAM_EXPERT) {
-            dims[0] /= graph->ep_size;
-        }
-        s->params[i] = random_tensor(param->n_dims, dims, 200 + i);
-    }
-    for (guint i = 0; i < graph->outputs->len; i++) {
-        int at = g_array_index(graph->outputs, int, i);
-        const GraphTensor *shape = graph_tensor(graph, at);
-        int64_t dims[2] = {s->rows.rows[shape->rows], shape->width};
-        s->seeds[at] = shape->needs_grad && !is_integer(shape->dtype) ? random_tensor(2, dims, 300 + i) : NULL;
-    }
-}
-
-/* The class's own values for the operators of its kind. */
-static void fill_special(Sample *s)
-{
-    for (int o = 0; s->class->sample_fill != NULL && o < graph_n_ops(s->graph); o++) {
-        const Op *op = graph_op(s->graph, o);
-        OpView view = {s->graph, op, &s->rows};
-        Tensor *in[OP_INPUTS_MAX] = {NULL}, *param[OP_PARAMS_MAX] = {NULL};
-        if (op_class(op->kind) != s->class) {
-            continue;
-        }
-        for (int i = 0; i < op->n_inputs; i++) {
-            in[i] = op->inputs[i] >= 0 ? s->values[op->inputs[i]] : NULL;
-        }
-        for (int i = 0; i < op->n_params; i++) {
-            param[i] = op->params[i] >= 0 ? s->params[op->params[i]] : NULL;
-        }
-        s->class->sample_fill(s->idx, &view, in, param);
-    }
-}
-
-static void sample_clear(Sample *s)
-{
-    for (guint i = 0; i < s->graph->tensors->len; i++) {
-        tensor_free(s->values[i]);
-        tensor_free(s->seeds[i]);
-    }
-    for (guint i = 0; i < s->graph->params->len; i++) {
-        tensor_free(s->params[i]);
-    }
-    g_free(s->values);
-    g_free(s->seeds);
-    g_free(s->params);
-    graph_free(s->graph);
-}
-
-/* Before the graph is finished a variant freezes what it does not differentiate. */
-static gboolean sample_init(Sample *s, OpKind kind, int idx, Variant variant)
-{
-    *s = (Sample){.class = op_class(kind), .idx = idx};
-    if (!build_sample(s->class, idx, &s->graph, &s->rows)) {
-        return FALSE;
-    }
-    for (guint i = 0; variant == VARIANT_FROZEN && i < s->graph->params->len; i++) {
-        graph_param(s->graph, (int)i)->trainable = FALSE;
-    }
-    for (guint i = 0; variant == VARIANT_NO_INPUT_GRAD && i < s->graph->inputs->len; i++) {
-        graph_tensor(s->graph, g_array_index(s->graph->inputs, int, i))->needs_grad = FALSE;
-    }
-    widen(s->graph);
-    graph_finish(s->graph);
-    s->values = g_new0(Tensor *, s->graph->tensors->len + 1);
-    s->seeds = g_new0(Tensor *, s->graph->tensors->len + 1);
-    s->params = g_new0(Tensor *, s->graph->params->len + 1);
-    fill_values(s);
-    fill_special(s);
-    return TRUE;
-}
-
-static Execution *sample_run_new(const Sample *s)
-{
-    Execution *run = execute_new(s->graph, &s->rows, TENSOR_F64);
-    for (guint i = 0; i < s->graph->inputs->len; i++) {
-        int at = g_array_index(s->graph->inputs, int, i);
-        execute_put(run, at, s->values[at]);
-    }
-    for (guint i = 0; i < s->graph->params->len; i++) {
-        execute_put_param(run, (int)i, s->params[i]);
-    }
-    return run;
-}
-
-static void sample_seed(const Sample *s, Execution *run)
-{
-    for (guint i = 0; i < s->graph->outputs->len; i++) {
-        int at = g_array_index(s->graph->outputs, int, i);
-        if (s->seeds[at] != NULL) {
-            execute_put_grad(run, at, s->seeds[at]);
-        }
-    }
-}
-
 /* Sum of outputs times their upstream gradients: what is differentiated. */
 static gboolean sample_scalar(const Sample *s, double *ret_sum, GError **error)
 {
-    g_autoptr(Execution) run = sample_run_new(s);
+    g_autoptr(Execution) run = check_sample_run(s);
     double sum = 0;
     if (!execute_forward(run, error)) {
         return FALSE;
@@ -276,7 +113,7 @@ static gboolean check_differences(const Sample *s, const char *name, Tensor *ten
         if (!(off <= CHECK_DIFFERENCE_BOUND)) {
             g_autofree char *what =
                 g_strdup_printf("gradient of %s[%" G_GINT64_FORMAT "] is %.12g, difference %.12g", name, i, got, slope);
-            return fail(s, what, error);
+            return check_sample_fail(s, what, error);
         }
     }
     return TRUE;
@@ -284,11 +121,11 @@ static gboolean check_differences(const Sample *s, const char *name, Tensor *ten
 
 static gboolean check_gradients(Sample *s, CheckReport *report, GError **error)
 {
-    g_autoptr(Execution) run = sample_run_new(s);
+    g_autoptr(Execution) run = check_sample_run(s);
     if (!execute_forward(run, error)) {
         return FALSE;
     }
-    sample_seed(s, run);
+    check_sample_seed(s, run);
     if (!execute_backward(run, error)) {
         return FALSE;
     }
@@ -355,13 +192,13 @@ static gboolean check_count(const Sample *s, Variant variant, const OpCost *cost
         " B workspace; counted %.17g, %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT,
         variant_names[variant], where, flops, read, write, cost->workspace_bytes, counted->flops, counted->read_bytes,
         counted->write_bytes, counted->workspace_bytes);
-    return fail(s, what, error);
+    return check_sample_fail(s, what, error);
 }
 
 /* Counts of every operator of the class (others that a sample needs are their own class's matter). */
 static gboolean check_counts(const Sample *s, Variant variant, CheckReport *report, GError **error)
 {
-    g_autoptr(Execution) run = sample_run_new(s);
+    g_autoptr(Execution) run = check_sample_run(s);
     int n = graph_n_ops(s->graph);
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < n; i++) {
@@ -382,7 +219,7 @@ static gboolean check_counts(const Sample *s, Variant variant, CheckReport *repo
                 report->bytes += counter.read_bytes + counter.write_bytes;
             }
         }
-        sample_seed(s, run);
+        check_sample_seed(s, run);
     }
     return TRUE;
 }
@@ -390,7 +227,7 @@ static gboolean check_counts(const Sample *s, Variant variant, CheckReport *repo
 /* What operators keep beside inputs and outputs: elements of the run against the formula's bytes. */
 static gboolean check_kept(const Sample *s, GError **error)
 {
-    g_autoptr(Execution) run = sample_run_new(s);
+    g_autoptr(Execution) run = check_sample_run(s);
     if (!execute_forward(run, error)) {
         return FALSE;
     }
@@ -403,7 +240,7 @@ static gboolean check_kept(const Sample *s, GError **error)
             numel += view.rows->rows[saved.aux[i].rows] * saved.aux[i].width;
         }
         if (numel != execute_aux_numel(run, o)) {
-            return fail(s, "keeps other auxiliary tensors than its formula says", error);
+            return check_sample_fail(s, "keeps other auxiliary tensors than its formula says", error);
         }
     }
     return TRUE;
@@ -414,7 +251,7 @@ static gboolean check_close_f32(const Sample *s, const char *name, const Tensor 
 {
     double size = fmax(largest(wide), 1e-3), worst = 0;
     if (wide == NULL || narrow == NULL) {
-        return wide == narrow || fail(s, "a gradient exists in one precision only", error);
+        return wide == narrow || check_sample_fail(s, "a gradient exists in one precision only", error);
     }
     for (int64_t i = 0; i < tensor_numel(wide); i++) {
         worst = fmax(worst, fabs(tensor_get(wide, i) - tensor_get(narrow, i)) / size);
@@ -424,7 +261,7 @@ static gboolean check_close_f32(const Sample *s, const char *name, const Tensor 
         return TRUE;
     }
     g_autofree char *what = g_strdup_printf("float32 %s is off by %.3g", name, worst);
-    return fail(s, what, error);
+    return check_sample_fail(s, what, error);
 }
 
 /* The same sample in float32; values stay borrowed by the run, so they are kept in `made`. */
@@ -461,8 +298,8 @@ static void tensor_free_any(void *tensor)
 static gboolean check_float32(const Sample *s, CheckReport *report, GError **error)
 {
     g_autoptr(GPtrArray) made = g_ptr_array_new_with_free_func(tensor_free_any);
-    g_autoptr(Execution) wide = sample_run_new(s), narrow = sample_run_f32(s, made);
-    sample_seed(s, wide);
+    g_autoptr(Execution) wide = check_sample_run(s), narrow = sample_run_f32(s, made);
+    check_sample_seed(s, wide);
     if (!execute_forward(wide, error) || !execute_forward(narrow, error) || !execute_backward(wide, error) ||
         !execute_backward(narrow, error)) {
         return FALSE;
@@ -507,7 +344,7 @@ static gboolean check_eager(const Sample *s, GError **error)
         for (int i = 0; i < cost.n_works; i++) {
             const Work *work = &cost.works[i];
             if (work->n_launches < 1 || work->read_bytes < 0 || work->write_bytes < 0 || !(work->flops >= 0)) {
-                return fail(s, "eager cost has a kernel with negative work or no launch", error);
+                return check_sample_fail(s, "eager cost has a kernel with negative work or no launch", error);
             }
         }
     }
@@ -523,7 +360,7 @@ gboolean check_op_sample(OpKind kind, int sample, CheckReport *ret_report, GErro
     }
     for (int v = 0; v < N_VARIANTS; v++) {
         Sample s;
-        if (!sample_init(&s, kind, sample, (Variant)v)) {
+        if (!check_sample_init(&s, kind, sample, (Variant)v)) {
             g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s has no sample %d", class->id, sample);
             return FALSE;
         }
@@ -532,7 +369,7 @@ gboolean check_op_sample(OpKind kind, int sample, CheckReport *ret_report, GErro
         if (v == VARIANT_FULL) {
             ok = ok && check_kept(&s, error) && check_float32(&s, ret_report, error) && check_eager(&s, error);
         }
-        sample_clear(&s);
+        check_sample_clear(&s);
         if (!ok) {
             return FALSE;
         }

@@ -31,5 +31,11 @@ int check_op_n_samples(OpKind kind);
 /* What a class lacks ("no value kernels"), or NULL when it is complete or documented to lack it. */
 const char *check_op_missing(OpKind kind);
 
+/*
+ * Nothing is kept in vain: every real tensor that operators of this kind keep is read by their backward in at least one
+ * sample. (That enough is kept shows in the gradients: backward sees nothing else.)
+ */
+gboolean check_op_kept(OpKind kind, GError **error);
+
 /* Runs all checks of one sample; FALSE and MOESIM_ERROR_FAILED with the first that fails. */
 gboolean check_op_sample(OpKind kind, int sample, CheckReport *ret_report, GError **error);

@@ -161,6 +161,11 @@ void execute_drop_aux(Execution *run, int op)
     }
 }
 
+Tensor *execute_aux(Execution *run, int op, int idx)
+{
+    return run->kept[op].aux[idx];
+}
+
 int64_t execute_aux_numel(const Execution *run, int op)
 {
     int64_t n = 0;

@@ -51,6 +51,9 @@ void execute_drop_value(Execution *run, int tensor);
 void execute_drop_grad(Execution *run, int tensor);
 void execute_drop_aux(Execution *run, int op);
 
+/* An auxiliary tensor that an operator keeps, or NULL. Tests disturb it. */
+Tensor *execute_aux(Execution *run, int op, int idx);
+
 /* Elements of all auxiliary tensors that operator keeps at the moment. */
 int64_t execute_aux_numel(const Execution *run, int op);
 

@@ -1,7 +1,8 @@
 /*
  * Every operator of ops.def, on its own samples: gradients against finite differences, counted FLOPs and bytes against
  * the fused formulas (all gradients, weights frozen, inputs without gradient), float32 against float64. Backward runs
- * on what the operator says it keeps and on nothing else (models/execute.c), so a `saved` that is too small fails here.
+ * on what the operator says it keeps and on nothing else (models/execute.c), so a `saved` that is too small
+ * fails here; one that is too large fails too: everything kept must be read in some sample.
  *
  * An operator without value kernels or without three samples fails, unless `exempt` says why.
  */
@@ -30,11 +31,14 @@ static void test_sample(void **state)
 static void test_complete(void **state)
 {
     const Case *c = *state;
+    GError *error = NULL;
     const char *missing = check_op_missing(c->kind);
     if (missing != NULL) {
         print_error("%s: %s\n", op_class(c->kind)->id, missing);
     }
     assert_null(missing);
+    check_op_kept(c->kind, &error);
+    check_no_error(error);
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 /*
- * Number formats: every code decodes to a value that encodes to it again, and every float goes to the nearest code. (Bit
- * patterns are compared with golden tables in test-golden.)
+ * Number formats: every code decodes to a value that encodes to it again, and every float goes to the nearest code.
+ * (Bit patterns are compared with golden tables in test-golden.)
  */
 #include "tests/check.h"
 
@@ -70,9 +70,9 @@ static void test_bf16(void **state)
 {
     (void)state;
     check_int(format_bf16_encode(1.0f), 0x3f80);
-    check_int(format_bf16_encode(1.00390625f), 0x3f80);  /* a tie, to even */
-    check_int(format_bf16_encode(1.01171875f), 0x3f82);  /* a tie, to even */
-    check_int(format_bf16_encode(3.4e38f), 0x7f80);      /* to infinity */
+    check_int(format_bf16_encode(1.00390625f), 0x3f80); /* a tie, to even */
+    check_int(format_bf16_encode(1.01171875f), 0x3f82); /* a tie, to even */
+    check_int(format_bf16_encode(3.4e38f), 0x7f80);     /* to infinity */
     assert_true(isnan(format_bf16_decode(format_bf16_encode(NAN))));
 }
 

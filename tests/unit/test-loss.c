@@ -28,7 +28,8 @@ static Graph *loss_graph(int64_t vocab_chunk, const CrossEntropyAttr *attr)
     if (vocab_chunk > 0) {
         graph_add_output(graph, head_loss_add(graph, "lm_head", x, labels, V, vocab_chunk, attr));
     } else {
-        graph_add_output(graph, cross_entropy_add(graph, "loss", linear_add(graph, "lm_head", x, V, FALSE), labels, attr));
+        graph_add_output(graph,
+                         cross_entropy_add(graph, "loss", linear_add(graph, "lm_head", x, V, FALSE), labels, attr));
     }
     graph_finish(graph);
     return graph;
@@ -38,7 +39,8 @@ static Graph *loss_graph(int64_t vocab_chunk, const CrossEntropyAttr *attr)
 static void run_chunk(const Graph *graph, int64_t first, int64_t n, const Tensor *weight, Numbers *sum)
 {
     RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = n}, .seq_len = n};
-    g_autoptr(Tensor) x = tensor_new_2d(TENSOR_F64, n, H), labels = tensor_new_2d(TENSOR_I64, n, 1), seed = tensor_new_2d(TENSOR_F64, 1, 1);
+    g_autoptr(Tensor) x = tensor_new_2d(TENSOR_F64, n, H), labels = tensor_new_2d(TENSOR_I64, n, 1),
+                      seed = tensor_new_2d(TENSOR_F64, 1, 1);
     g_autoptr(Execution) run = execute_new(graph, &rows, TENSOR_F64);
     int out = g_array_index(graph->outputs, int, 0);
     for (int64_t t = 0; t < n; t++) {
@@ -103,7 +105,8 @@ static void test_bad_label(void **state)
     for (int64_t chunk = 0; chunk <= 8; chunk += 8) {
         g_autoptr(Graph) graph = loss_graph(chunk, &all_options);
         RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = 2}, .seq_len = 2};
-        g_autoptr(Tensor) x = tensor_new_2d(TENSOR_F64, 2, H), labels = tensor_new_2d(TENSOR_I64, 2, 1), weight = tensor_new_2d(TENSOR_F64, V, H);
+        g_autoptr(Tensor) x = tensor_new_2d(TENSOR_F64, 2, H), labels = tensor_new_2d(TENSOR_I64, 2, 1),
+                          weight = tensor_new_2d(TENSOR_F64, V, H);
         g_autoptr(Execution) run = execute_new(graph, &rows, TENSOR_F64);
         GError *error = NULL;
         tensor_set(labels, 1, V);
@@ -141,7 +144,8 @@ static void test_peaks(void **state)
         RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = p->n}, .seq_len = p->n};
         int x = graph_add_input(graph, "x", ROWS_TOKENS, p->sliced ? p->hidden : p->vocab, DTYPE_BF16, TRUE);
         int labels = graph_add_input(graph, "labels", ROWS_TOKENS, 1, DTYPE_INT64, FALSE);
-        int loss = p->sliced ? head_loss_add(graph, "lm_head", x, labels, p->vocab, 128, &attr) : cross_entropy_add(graph, "loss", x, labels, &attr);
+        int loss = p->sliced ? head_loss_add(graph, "lm_head", x, labels, p->vocab, 128, &attr)
+                             : cross_entropy_add(graph, "loss", x, labels, &attr);
         graph_add_output(graph, loss);
         graph_finish(graph);
         Op *op = graph_op(graph, 0);
@@ -163,6 +167,7 @@ static void test_peaks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_bad_label), cmocka_unit_test(test_peaks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_bad_label),
+                                       cmocka_unit_test(test_peaks)};
     return cmocka_run_group_tests_name("loss", tests, NULL, NULL);
 }

@@ -92,7 +92,9 @@ static void sum(const GArray *works, double *ret_flops, int64_t *ret_bytes)
 static void test_adamw_bytes(void **state)
 {
     (void)state;
-    const OptimPiece pieces[] = {{.numel = 100000007, .param = DTYPE_FP32}, {.numel = 0, .param = DTYPE_FP32}, {.numel = 3, .param = DTYPE_FP32}};
+    const OptimPiece pieces[] = {{.numel = 100000007, .param = DTYPE_FP32},
+                                 {.numel = 0, .param = DTYPE_FP32},
+                                 {.numel = 3, .param = DTYPE_FP32}};
     g_autoptr(GArray) works = g_array_new(FALSE, FALSE, sizeof(Work));
     double flops;
     int64_t bytes;
@@ -110,8 +112,10 @@ static void test_adamw_bytes(void **state)
 static void test_muon_cost(void **state)
 {
     (void)state;
-    const OptimPiece expert = {.numel = 3072 * 3584, .by_matrix = TRUE, .rows = 3072, .cols = 3584, .n_matrices = 1, .param = DTYPE_FP32};
-    const OptimPiece head = {.numel = 128 * 7168, .by_matrix = TRUE, .rows = 128, .cols = 7168, .n_matrices = 1, .param = DTYPE_FP32};
+    const OptimPiece expert = {
+        .numel = 3072 * 3584, .by_matrix = TRUE, .rows = 3072, .cols = 3584, .n_matrices = 1, .param = DTYPE_FP32};
+    const OptimPiece head = {
+        .numel = 128 * 7168, .by_matrix = TRUE, .rows = 128, .cols = 7168, .n_matrices = 1, .param = DTYPE_FP32};
     const OptimClass *muon = optim_class(OPTIM_muon);
     const struct {
         const OptimPiece *piece;

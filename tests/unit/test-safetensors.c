@@ -36,20 +36,29 @@ static const BadCase bad_cases[] = {
     {"huge header", "{}", G_MAXINT64, 0, "longer than the file"},
     {"no JSON", "{\"a\":", -1, 0, "header"},
     {"no object", "[1]", -1, 0, "no JSON object"},
-    {"repeated name", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", -1, 1, "duplicate"},
+    {"repeated name",
+     "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_"
+     "offsets\":[0,1]}}",
+     -1, 1, "duplicate"},
     {"tensor is a number", "{\"a\":3}", -1, 0, "needs dtype"},
     {"unknown field", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", -1, 1, "nothing else"},
     {"unknown type", "{\"a\":{\"dtype\":\"C64\",\"shape\":[1],\"data_offsets\":[0,8]}}", -1, 8, "dtype"},
     {"negative size", "{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", -1, 1, "negative"},
-    {"size overflows", "{\"a\":{\"dtype\":\"F64\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", -1, 8, "too large"},
-    {"five dimensions", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1],\"data_offsets\":[0,1]}}", -1, 1, "4 dimensions"},
+    {"size overflows", "{\"a\":{\"dtype\":\"F64\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", -1, 8,
+     "too large"},
+    {"five dimensions", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1],\"data_offsets\":[0,1]}}", -1, 1,
+     "4 dimensions"},
     {"outside the file", "{\"a\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}", -1, 8, "outside"},
     {"offsets backwards", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,1]}}", -1, 8, "outside"},
     {"offsets negative", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[-1,0]}}", -1, 8, "outside"},
-    {"shape and offsets differ", "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", -1, 4, "do not fit"},
+    {"shape and offsets differ", "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", -1, 4,
+     "do not fit"},
     {"offsets are text", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[\"0\",1]}}", -1, 1, "outside"},
     {"gap", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", -1, 2, "follow"},
-    {"overlap", "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", -1, 3, "follow"},
+    {"overlap",
+     "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_"
+     "offsets\":[1,3]}}",
+     -1, 3, "follow"},
     {"bytes left over", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", -1, 2, "no tensor"},
     {"metadata is no object", "{\"__metadata__\":[]}", -1, 0, "no object"},
     {"metadata holds a number", "{\"__metadata__\":{\"a\":1}}", -1, 0, "strings"},
@@ -120,8 +129,10 @@ static void test_round_trip(void **state)
 static void test_narrow(void **state)
 {
     (void)state;
-    static const char header[] = "{\"b\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[0,2]},\"h\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[2,4]},"
-                                 "\"i\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[4,5]},\"u\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[5,6]}}";
+    static const char header[] = "{\"b\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[0,2]},\"h\":{\"dtype\":"
+                                 "\"F16\",\"shape\":[1],\"data_offsets\":[2,4]},"
+                                 "\"i\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[4,5]},\"u\":{\"dtype\":"
+                                 "\"U8\",\"shape\":[1],\"data_offsets\":[5,6]}}";
     g_autoptr(GByteArray) bytes = make_file(header, -1, 6);
     const guint8 data[] = {0xc0, 0x3f, 0x01, 0xbc, 0xff, 0xff};
     memcpy(bytes->data + 8 + strlen(header), data, sizeof data);
@@ -141,7 +152,8 @@ int main(void)
     struct CMUnitTest tests[G_N_ELEMENTS(bad_cases) + 3];
     size_t n = 0;
     for (size_t i = 0; i < G_N_ELEMENTS(bad_cases); i++) {
-        tests[n++] = (struct CMUnitTest){.name = bad_cases[i].name, .test_func = test_bad, .initial_state = (void *)(guintptr)&bad_cases[i]};
+        tests[n++] = (struct CMUnitTest){
+            .name = bad_cases[i].name, .test_func = test_bad, .initial_state = (void *)(guintptr)&bad_cases[i]};
     }
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_cut);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_round_trip);

@@ -19,8 +19,9 @@ static void test_run(void **state)
     GoldenTrainResult result;
     golden_train(c->folder, c->real, 0, &result, &error);
     check_no_error(error);
-    print_message("# %s: %d steps, parts of the bounds: loss %.3g, gradient norm %.3g, step 1 gradients %.3g, weights %.3g\n", c->name,
-                  (int)result.n_steps, result.loss, result.grad_norm, result.step1_grad, result.weights);
+    print_message(
+        "# %s: %d steps, parts of the bounds: loss %.3g, gradient norm %.3g, step 1 gradients %.3g, weights %.3g\n",
+        c->name, (int)result.n_steps, result.loss, result.grad_norm, result.step1_grad, result.weights);
     if (!result.passed) {
         print_error("%s: %s\n", c->name, result.message);
     }
@@ -36,7 +37,8 @@ static void add_folder(GArray *cases, const char *folder)
             g_free(path);
             continue;
         }
-        Case c = {g_strdup_printf("%s %s", runs[i / 2], i % 2 ? "float32" : "float64"), path, i % 2 ? TENSOR_F32 : TENSOR_F64};
+        Case c = {g_strdup_printf("%s %s", runs[i / 2], i % 2 ? "float32" : "float64"), path,
+                  i % 2 ? TENSOR_F32 : TENSOR_F64};
         g_array_append_val(cases, c);
     }
 }
