@@ -10,6 +10,7 @@
 #include "sim/base/error.h"
 #include "sim/base/file.h"
 #include "sim/base/json-read.h"
+#include "workloads/run/advice.h"
 #include "workloads/run/run.h"
 
 typedef struct Options {
@@ -40,6 +41,16 @@ static gboolean write_reports(const char *dir, const char *json, const char *sum
     return write_report(dir, "result.json", json, error) && write_report(dir, "summary.txt", summary, error);
 }
 
+/* Looks for changes that would make the plan fit. */
+static void advise(Result *result, const char *path)
+{
+    g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, NULL);
+    g_autofree char *base_dir = g_path_get_dirname(path);
+    if (doc != NULL) {
+        advice_find(result, json_doc_root(doc), path, base_dir);
+    }
+}
+
 static gboolean run(const CommandCall *call, GError **error)
 {
     const Options *options = call->options;
@@ -50,6 +61,9 @@ static gboolean run(const CommandCall *call, GError **error)
     g_autoptr(Result) result = run_plan(plan, NULL, error);
     if (result == NULL) {
         return FALSE;
+    }
+    if (!result->fits) {
+        advise(result, call->words[0]);
     }
     g_autofree char *json = result_text(result);
     g_autofree char *summary = summary_text(plan, result);

@@ -8,11 +8,13 @@
 #include "sim/base/error.h"
 #include "sim/base/json-read.h"
 #include "workloads/cases.h"
+#include "workloads/run/advice.h"
 #include "workloads/run/run.h"
 
 /* Fields of a plan as "path=value" words; a value is what a cell of a case table may hold. */
-static Plan *make_plan(const char *fields, GError **error)
+static json_t *make_value(const char *fields)
 {
+    g_autoptr(GError) error = NULL;
     g_autoptr(json_t) value = json_object();
     g_auto(GStrv) words = g_strsplit(fields, " ", -1);
     for (char **word = words; *word != NULL; word++) {
@@ -21,10 +23,16 @@ static Plan *make_plan(const char *fields, GError **error)
             continue;
         }
         *equals = '\0';
-        json_t *cell = cases_cell_value(*word, equals + 1, error);
-        assert_non_null(cell);
-        assert_true(cases_set(value, *word, cell, error));
+        json_t *cell = cases_cell_value(*word, equals + 1, &error);
+        check_no_error(error);
+        assert_true(cases_set(value, *word, cell, &error));
     }
+    return g_steal_pointer(&value);
+}
+
+static Plan *make_plan(const char *fields, GError **error)
+{
+    g_autoptr(json_t) value = make_value(fields);
     return plan_from_json(value, "plan", NULL, error);
 }
 
@@ -222,6 +230,8 @@ static void test_utilisation(void **state)
 static void test_evidence(void **state)
 {
     (void)state;
+    g_autoptr(Result) here = predict(dense, "");
+    assert_true(here->evidence[EVIDENCE_MEASURED] + here->evidence[EVIDENCE_FITTED] > 0.5);
     g_auto(GStrv) names = device_preset_names();
     for (char **name = names; *name != NULL; name++) {
         if (strcmp(*name, "h200-sxm") == 0) {
@@ -254,15 +264,64 @@ static void test_skew(void **state)
     }
 }
 
-/* An impossible layout that was simulated as if it were possible. */
+/* An impossible layout that was simulated as if it were possible: it is said, and what would make it possible. */
 static void test_infeasible(void **state)
 {
     (void)state;
-    g_autoptr(Result) result =
-        predict("model=llama-3.1-405b cluster.preset=h200-sxm cluster.nodes=1 cluster.gpus_per_node=8", "");
-    assert_false(result->fits);
-    assert_true(result->peak_memory_bytes > result->capacity_bytes);
-    assert_true(result->advice->len > 0);
+    static const struct {
+        const char *fields, *advice, *change;
+    } cases[] = {
+        {"model=qwen3-30b-a3b cluster.preset=h100-sxm cluster.nodes=1 cluster.gpus_per_node=8 parallel.ep=8 "
+         "workload.seq_len=8192 workload.micro_batch=2",
+         "memory.recompute \"full\": ", "memory.recompute=full"},
+        {"model=llama-3.1-405b cluster.preset=h200-sxm cluster.nodes=1 cluster.gpus_per_node=8 workload.seq_len=8192",
+         "cluster.nodes 16 with loss.seq_chunk 1024 with memory.recompute \"full\": ",
+         "cluster.nodes=16 loss.seq_chunk=1024 memory.recompute=full"},
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(json_t) value = make_value(cases[i].fields);
+        g_autoptr(Result) result = predict(cases[i].fields, "");
+        assert_false(result->fits);
+        assert_true(result->peak_memory_bytes > result->capacity_bytes);
+        advice_find(result, value, "plan", NULL);
+        gboolean found = FALSE;
+        for (guint k = 0; k < result->advice->len; k++) {
+            found = found || g_str_has_prefix(g_ptr_array_index(result->advice, k), cases[i].advice);
+        }
+        assert_true(found);
+        g_autoptr(Result) changed = predict(cases[i].fields, cases[i].change);
+        assert_true(changed->fits);
+    }
+    /* What fits gets no advice. */
+    g_autoptr(json_t) value = make_value(dense);
+    g_autoptr(Result) fitting = predict(dense, "");
+    advice_find(fitting, value, "plan", NULL);
+    check_int(fitting->advice->len, 0);
+}
+
+/* Every plan that is shipped runs, and fits. */
+static void test_shipped_plans(void **state)
+{
+    (void)state;
+    g_autofree char *folder = check_source_path("workloads/presets");
+    g_autoptr(GDir) dir = g_dir_open(folder, 0, NULL);
+    assert_non_null(dir);
+    const char *name;
+    int n = 0;
+    while ((name = g_dir_read_name(dir)) != NULL) {
+        g_autofree char *path = g_build_filename(folder, name, NULL);
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Plan) plan = plan_load(path, &error);
+        check_no_error(error);
+        g_autoptr(Result) result = run_plan(plan, NULL, &error);
+        check_no_error(error);
+        if (!result->fits) {
+            print_error("%s does not fit\n", name);
+            fail();
+        }
+        n++;
+    }
+    assert_true(n >= 10);
 }
 
 /* Mistakes that were accepted: both fields of a clash are named, and a legal value. */
@@ -309,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_evidence),
         cmocka_unit_test(test_skew),
         cmocka_unit_test(test_infeasible),
+        cmocka_unit_test(test_shipped_plans),
         cmocka_unit_test(test_mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

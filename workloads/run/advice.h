@@ -1,0 +1,15 @@
+/*
+ * Advice: what would make a plan fit, found by predicting plans that differ from it in one thing, then in several.
+ */
+#pragma once
+
+#include <jansson.h>
+
+#include "workloads/run/result.h"
+
+/*
+ * Adds to the advice of a result that does not fit the changes that would make it fit, the gentlest first, each with
+ * the memory and the step time that it leads to. plan, name and base_dir are those of plan_from_json. Takes as long
+ * as some ten predictions.
+ */
+void advice_find(Result *result, json_t *plan, const char *name, const char *base_dir);
