@@ -43,15 +43,32 @@ SimTime timing_work_ns(const Device *device, const Work *work, TimingRegime regi
     return timing_work_at_clock_ns(device, work, clock_frac, ret_evidence);
 }
 
+void timing_in_step_curve(const Device *device, const Work *work, const double *step_shares, int n_shares, SimTime *ret_ns,
+                          double *ret_power_share, Evidence *ret_evidence)
+{
+    double power_share = 0.0;
+    SimTime burst_ns = timing_work_at_clock_ns(device, work, 1.0, ret_evidence);
+    if (work_law_group(work->law) == WORK_GROUP_COMPUTE) {
+        power_share = timing_power_share(device, work);
+    }
+    if (ret_power_share != NULL) {
+        *ret_power_share = power_share;
+    }
+    double seconds = (double)burst_ns * 1e-9;
+    double own = power_share * seconds / (seconds + clock_lag_seconds);
+    for (int i = 0; i < n_shares; i++) {
+        double share = step_shares[i] + (1.0 - step_shares[i]) * own;
+        ret_ns[i] = work_law_group(work->law) == WORK_GROUP_STREAM
+                        ? burst_ns
+                        : timing_work_at_clock_ns(device, work, timing_clock_frac(device, share), NULL);
+    }
+}
+
 SimTime timing_in_step_ns(const Device *device, const Work *work, double step_share, Evidence *ret_evidence)
 {
-    if (work_law_group(work->law) == WORK_GROUP_STREAM) {
-        return timing_work_at_clock_ns(device, work, 1.0, ret_evidence);
-    }
-    double seconds = work_seconds(device, work, 1.0);
-    double own = timing_power_share(device, work) * seconds / (seconds + clock_lag_seconds);
-    return timing_work_at_clock_ns(device, work, timing_clock_frac(device, step_share + (1.0 - step_share) * own),
-                                   ret_evidence);
+    SimTime ns;
+    timing_in_step_curve(device, work, &step_share, 1, &ns, NULL, ret_evidence);
+    return ns;
 }
 
 int timing_host_calls(const Work *work)

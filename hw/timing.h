@@ -30,6 +30,13 @@ SimTime timing_work_at_clock_ns(const Device *device, const Work *work, double c
 SimTime timing_in_step_ns(const Device *device, const Work *work, double step_share, Evidence *ret_evidence);
 
 /*
+ * The same for several step shares at once. ret_ns[i] belongs to step_shares[i]; ret_power_share (may be NULL) gets
+ * timing_power_share().
+ */
+void timing_in_step_curve(const Device *device, const Work *work, const double *step_shares, int n_shares, SimTime *ret_ns,
+                          double *ret_power_share, Evidence *ret_evidence);
+
+/*
  * Host calls that the wrapper of a kernel makes: 1 for most; fused kernels that are chains in Python take as long as many
  * operators.
  */

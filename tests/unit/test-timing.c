@@ -173,7 +173,7 @@ static void test_evidence(void **state)
     } cases[] = {
         {WORK_COPY, 1 << 24, EVIDENCE_MEASURED},
         {WORK_COPY, 1LL << 40, EVIDENCE_FITTED},
-        {WORK_CONV1D, 1 << 24, EVIDENCE_ASSUMED},
+        {WORK_SCAN_FORWARD, 1 << 24, EVIDENCE_ASSUMED},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
         Work work = {.law = cases[i].law, .read_bytes = cases[i].bytes, .write_bytes = cases[i].bytes, .n_launches = 1};

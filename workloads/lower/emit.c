@@ -1,5 +1,7 @@
 #include "workloads/lower/emit.h"
 
+#include "workloads/lower/clock.h"
+
 Instr *emit(Emitter *emitter, InstrKind kind, StreamId stream)
 {
     Instr instr = {.kind = (guint8)kind,
@@ -53,7 +55,9 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
 {
     const Device *device = emitter->device;
     Evidence evidence = EVIDENCE_ASSUMED;
-    SimTime one_ns = timing_work_ns(device, work, emitter->regime, &evidence);
+    SimTime one_ns[N_CLOCK_SHARES];
+    double power_share;
+    timing_in_step_curve(device, work, clock_shares, N_CLOCK_SHARES, one_ns, &power_share, &evidence);
     SimTime op_ns = label == LABEL_OPTIMIZER ? device->optimizer_launch_ns
                     : emitter->is_backward   ? device->backward_op_ns
                                              : device->eager_op_ns;
@@ -64,7 +68,10 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
     instr->label = label;
     instr->op = op;
     instr->n_launches = work->n_launches;
-    instr->device_ns = (one_ns + device->kernel_gap_ns) * work->n_launches;
+    instr->device_ns = (one_ns[CLOCK_USUAL] + device->kernel_gap_ns) * work->n_launches;
+    instr->power_share = (float)power_share;
+    instr->clock_ns[0] = clock_difference(one_ns[CLOCK_LEAST] - one_ns[CLOCK_USUAL], work->n_launches);
+    instr->clock_ns[1] = clock_difference(one_ns[CLOCK_HIGHEST] - one_ns[CLOCK_USUAL], work->n_launches);
     instr->host_ns = op_ns * work->n_launches * timing_host_calls(work);
     instr->flops = work->flops * work->n_launches;
     instr->share = stream != STREAM_COMPUTE ? SHARE_SIDE : work_law_group(work->law) == WORK_GROUP_COMPUTE ? SHARE_DENSE : SHARE_STREAM;

@@ -11,7 +11,6 @@ typedef struct Emitter {
     const Plan *plan;
     const Device *device;
     Segment *segment;
-    TimingRegime regime;
     Phase phase;
     gboolean is_backward;   /* kernels are issued by the autograd engine */
     gboolean is_selective;  /* operators run under selective checkpointing */

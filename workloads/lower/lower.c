@@ -1,5 +1,6 @@
 #include "workloads/lower/lower.h"
 
+#include "workloads/lower/clock.h"
 #include "workloads/lower/lowering.h"
 
 ModelGraph *lower_graphs(const Plan *plan)
@@ -357,7 +358,7 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
     StepState state = {.lowering = &lowering, .frames = frames};
     int cut_tensor;
     lowering.program = program_new();
-    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .regime = TIMING_STEP};
+    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device};
     lowering.geometries = g_ptr_array_new_with_free_func(free_group);
     lowering.cache = g_array_new(FALSE, TRUE, sizeof(CachedSegment));
     lowering.mode = save_mode(plan);
@@ -370,6 +371,7 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
     }
     lower_optimizer(&lowering);
     lowering_count_static(&lowering);
+    clock_settle(lowering.program);
     lowering_clear(&lowering);
     return lowering.program;
 }

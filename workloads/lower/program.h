@@ -111,6 +111,8 @@ typedef struct Instr {
     gint32 n_launches;
     guint8 share;      /* COMPUTE, COLLECTIVE: ShareClass */
     SimTime device_ns; /* COMPUTE, COLLECTIVE: duration alone on device and network */
+    float power_share; /* COMPUTE: timing_power_share() of its kernels */
+    gint32 clock_ns[2]; /* COMPUTE: what device_ns gains or loses at the least and the highest step share of clock.h */
     SimTime host_ns;   /* host time to issue it */
     int64_t bytes;     /* ALLOC: size; COLLECTIVE: whole tensor per rank */
     double flops;
