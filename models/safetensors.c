@@ -75,11 +75,12 @@ static gboolean entry_read(Entry *entry, const json_t *value, int64_t data_bytes
         return fail(error, file, entry->name, "more than 4 dimensions");
     }
     entry->n_dims = (int)json_array_size(shape);
-    int64_t bytes = types[entry->type].bytes;
+    int64_t bytes = types[entry->type].bytes, widened = sizeof(int64_t); /* what a tensor of it may take */
     for (int i = 0; i < entry->n_dims; i++) {
         const json_t *dim = json_array_get(shape, (size_t)i);
         entry->dims[i] = json_integer_value(dim);
-        if (!json_is_integer(dim) || entry->dims[i] < 0 || !quantity_mul(bytes, entry->dims[i], &bytes)) {
+        if (!json_is_integer(dim) || entry->dims[i] < 0 || !quantity_mul(bytes, entry->dims[i], &bytes) ||
+            !quantity_mul(widened, entry->dims[i], &widened)) {
             return fail(error, file, entry->name, "a size in shape is no integer, negative or too large");
         }
     }

@@ -46,6 +46,8 @@ static const BadCase bad_cases[] = {
     {"negative size", "{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", -1, 1, "negative"},
     {"size overflows", "{\"a\":{\"dtype\":\"F64\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", -1, 8,
      "too large"},
+    {"size overflows before a zero",
+     "{\"a\":{\"dtype\":\"U8\",\"shape\":[4611686018427387904,0],\"data_offsets\":[0,0]}}", -1, 0, "too large"},
     {"five dimensions", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1],\"data_offsets\":[0,1]}}", -1, 1,
      "4 dimensions"},
     {"outside the file", "{\"a\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}", -1, 8, "outside"},
