@@ -11,8 +11,8 @@
 typedef struct Cluster {
     Device *device;
     int64_t n_nodes, gpus_per_node;
-    int64_t n_ranks;           /* n_nodes x gpus_per_node */
-    int64_t domain_gpus;       /* GPUs of one scale-up domain */
+    int64_t n_ranks;              /* n_nodes x gpus_per_node */
+    int64_t domain_gpus;          /* GPUs of one scale-up domain */
     double scale_up_bytes_per_s;  /* per GPU, one direction, datasheet */
     double scale_out_bytes_per_s; /* per GPU, one direction (its NIC rail), datasheet */
 } Cluster;
@@ -54,9 +54,10 @@ const char *coll_name(CollKind kind);
 SimTime coll_ns(const Cluster *cluster, CollKind kind, const CollGroup *group, int64_t bytes, Evidence *ret_evidence);
 
 /*
- * All-to-all with unequal parts, from the busiest rank's point of view. domain_bytes: what it exchanges with other ranks of
- * its scale-up domain, the mean of sent and received (both directions share the copy engines: 25 against 75 % takes 3 to
- * 6 % longer than even parts). outside_bytes: to or from ranks outside, whichever is more. self_bytes stay on the rank.
+ * All-to-all with unequal parts, from the busiest rank's point of view. domain_bytes: what it exchanges with other
+ * ranks of its scale-up domain, the mean of sent and received (both directions share the copy engines: 25 against 75 %
+ * takes 3 to 6 % longer than even parts). outside_bytes: to or from ranks outside, whichever is more. self_bytes stay
+ * on the rank.
  */
 SimTime coll_all_to_all_ns(const Cluster *cluster, const CollGroup *group, int64_t domain_bytes, int64_t outside_bytes,
                            int64_t self_bytes, Evidence *ret_evidence);

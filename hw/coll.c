@@ -18,8 +18,8 @@ static const double nic_fraction = 0.92;
 static const double domain_hop_ns = 1500.0;
 
 /*
- * Copying a byte of the own part against moving one over the link: an all-reduce of two ranks, which copies nothing, moves
- * 360 GB/s, an all-gather 285.
+ * Copying a byte of the own part against moving one over the link: an all-reduce of two ranks, which copies nothing,
+ * moves 360 GB/s, an all-gather 285.
  */
 static const double own_part_weight = 0.26;
 
@@ -53,8 +53,8 @@ double coll_gather_seconds(const Cluster *cluster, LawKind law, const CollGroup 
     double inside = 0.0, outside = 0.0;
     if (group->per_domain > 1) {
         /*
-         * Besides what goes over the link a kernel copies the rank's own part. With two ranks, where laws are fitted, both
-         * are equal; with more, the own part shrinks.
+         * Besides what goes over the link a kernel copies the rank's own part. With two ranks, where laws are fitted,
+         * both are equal; with more, the own part shrinks.
          */
         double moved = bytes * (n - 1.0) / n, own = law == LAW_all_reduce ? 0.0 : bytes / n;
         double weight = law == LAW_all_reduce ? 0.0 : own_part_weight;

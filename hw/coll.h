@@ -24,7 +24,7 @@ int64_t coll_n_domains(const CollGroup *group);
 
 /*
  * All-gather or reduce-scatter: within a domain every rank moves all but its own part; across domains each rank sends
- * the part that it stands for once round, and the domains spread it inside. The slower of the two levels counts, with the
- * first step of the other before it.
+ * the part that it stands for once round, and the domains spread it inside. The slower of the two levels counts, with
+ * the first step of the other before it.
  */
 double coll_gather_seconds(const Cluster *cluster, LawKind law, const CollGroup *group, double bytes);

@@ -29,9 +29,8 @@ static Device *load(const char *name_or_path, int depth, GError **error);
 /* Key of a value in the descriptor; caller frees. */
 static char *value_key(int value)
 {
-    return value < DEVICE_PEAK_FIRST
-               ? g_strdup(value_rows[value].key)
-               : g_strconcat("peak_", dtype_name((Dtype)(value - DEVICE_PEAK_FIRST)), NULL);
+    return value < DEVICE_PEAK_FIRST ? g_strdup(value_rows[value].key)
+                                     : g_strconcat("peak_", dtype_name((Dtype)(value - DEVICE_PEAK_FIRST)), NULL);
 }
 
 static void read_field(Device *device, int value, JsonObject *object)
@@ -221,7 +220,7 @@ static JsonDoc *open_descriptor(const char *name_or_path, GError **error)
             nearest = error_nearest_name(name_or_path, (const char *const *)names, g_strv_length(names));
         }
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "no hardware preset \"%s\"%s%s%s: \"moesim hw\" lists them, a path to a descriptor works too",
+                    "no hardware preset \"%s\"%s%s%s (\"moesim hw\" lists them; a path to a descriptor works too)",
                     name_or_path, nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
                     nearest != NULL ? "\"?" : "");
         return NULL;

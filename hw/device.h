@@ -2,8 +2,9 @@
  * Device: one accelerator, its host and its place in a node, as a JSON descriptor says it, every value with its source.
  *
  * A descriptor that names another in "like" takes over what software costs there (host times, sharing; marked as taken
- * over) and the fitted laws, never what the chip and its node are. A law is a set of fractions of datasheet values and of fixed times, so that it can be carried to
- * another device; what rests on a law taken over counts as EVIDENCE_DATASHEET.
+ * over) and the fitted laws, never what the chip and its node are. A law is a set of fractions of datasheet values and
+ * of fixed times, so that it can be carried to another device; what rests on a law taken over counts as
+ * EVIDENCE_DATASHEET.
  */
 #pragma once
 
@@ -35,16 +36,16 @@ typedef struct DeviceOrigin {
 } DeviceOrigin;
 
 typedef struct Device {
-    char *name;  /* "h200-sxm" */
-    char *title; /* "NVIDIA H200 SXM 141 GB" */
+    char *name;                        /* "h200-sxm" */
+    char *title;                       /* "NVIDIA H200 SXM 141 GB" */
     double peak_flops_per_s[N_DTYPES]; /* dense datasheet peak; 0 = format not supported */
     double matmul_flops_per_s; /* best bf16 product that others measured; 0 = unknown: laws go by the peak alone */
     int64_t hbm_bytes;
     double hbm_bytes_per_s;
-    int64_t usable_bytes;        /* of HBM: what a process can allocate */
-    int64_t non_framework_bytes; /* device context and communicators, outside the allocator */
-    int64_t workspace_bytes;     /* library workspace inside the allocator, static on every GPU (64 MiB on H200) */
-    int64_t host_bytes;          /* DDR per GPU; 0 = unknown */
+    int64_t usable_bytes;         /* of HBM: what a process can allocate */
+    int64_t non_framework_bytes;  /* device context and communicators, outside the allocator */
+    int64_t workspace_bytes;      /* library workspace inside the allocator, static on every GPU (64 MiB on H200) */
+    int64_t host_bytes;           /* DDR per GPU; 0 = unknown */
     double host_link_bytes_per_s; /* PCIe or C2C, one direction, datasheet */
     int64_t n_sms;
     int64_t l2_bytes;
@@ -58,16 +59,16 @@ typedef struct Device {
     SimTime scale_out_latency_ns; /* of one message between nodes */
 
     /* Host issue costs (nanoseconds); hw/README.md says how they were found. */
-    SimTime eager_op_ns;      /* host time of one eager operator, forward */
-    SimTime backward_op_ns;   /* the same when autograd issues it */
-    SimTime graph_op_ns;      /* device time between kernels of a captured graph */
-    SimTime selective_op_ns;  /* extra host time per operator under selective checkpointing */
+    SimTime eager_op_ns;             /* host time of one eager operator, forward */
+    SimTime backward_op_ns;          /* the same when autograd issues it */
+    SimTime graph_op_ns;             /* device time between kernels of a captured graph */
+    SimTime selective_op_ns;         /* extra host time per operator under selective checkpointing */
     SimTime selective_collective_ns; /* the same per all-to-all of rows */
-    SimTime checkpoint_ns;    /* extra host time per checkpointed region */
-    SimTime fsdp_group_ns;    /* host time of one FSDP unshard, wait, reshard or reduce call */
-    SimTime host_sync_ns;     /* host time of one synchronisation after the device is done */
-    SimTime optimizer_launch_ns; /* host time per optimizer launch */
-    SimTime kernel_gap_ns;    /* device idle time between dependent kernels of one stream */
+    SimTime checkpoint_ns;           /* extra host time per checkpointed region */
+    SimTime fsdp_group_ns;           /* host time of one FSDP unshard, wait, reshard or reduce call */
+    SimTime host_sync_ns;            /* host time of one synchronisation after the device is done */
+    SimTime optimizer_launch_ns;     /* host time per optimizer launch */
+    SimTime kernel_gap_ns;           /* device idle time between dependent kernels of one stream */
 
     /* Sharing: share of a compute kernel's rate left while a communication kernel, or a host copy, runs. */
     double compute_rate_under_comm;

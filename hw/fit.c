@@ -90,8 +90,7 @@ static void solve(Problem *problem, size_t iterations)
     }
     gsl_multifit_nlinear_parameters options = gsl_multifit_nlinear_default_parameters();
     options.h_df = 1e-3; /* waves are steps: a finer difference would see none of them */
-    gsl_multifit_nlinear_workspace *workspace =
-        gsl_multifit_nlinear_alloc(gsl_multifit_nlinear_trust, &options, n, p);
+    gsl_multifit_nlinear_workspace *workspace = gsl_multifit_nlinear_alloc(gsl_multifit_nlinear_trust, &options, n, p);
     gsl_multifit_nlinear_fdf fdf = {.f = residuals, .n = n, .p = p, .params = problem};
     gsl_vector *x = gsl_vector_alloc(p);
     for (size_t i = 0; i < p; i++) {

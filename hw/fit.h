@@ -1,9 +1,9 @@
 /*
  * Fits: the parameters of a law that explain a table of measurements best.
  *
- * Least squares of log(predicted / measured), so that a factor counts alike at every size, with a robust loss: a row that no
- * law explains (a kernel variant, a hiccup) does not bend the rest. Parameters move on a logarithmic scale inside their
- * bounds. The same rows give the same parameters, bit for bit.
+ * Least squares of log(predicted / measured), so that a factor counts alike at every size, with a robust loss: a row
+ * that no law explains (a kernel variant, a hiccup) does not bend the rest. Parameters move on a logarithmic scale
+ * inside their bounds. The same rows give the same parameters, bit for bit.
  */
 #pragma once
 
@@ -21,10 +21,10 @@ typedef struct FitSample {
     gboolean is_link;          /* a transfer: seconds come from `link` */
     double link_bytes;         /* moved over the link */
     double link_bytes_per_s;
-    double size;               /* law_size() of the row, for the measured range */
-    double host_before_s;      /* links: host time before the kernel starts, inside the measured time */
-    double host_min_s;         /* the host needs at least this for the measured loop */
-    double seconds;            /* measured */
+    double size;          /* law_size() of the row, for the measured range */
+    double host_before_s; /* links: host time before the kernel starts, inside the measured time */
+    double host_min_s;    /* the host needs at least this for the measured loop */
+    double seconds;       /* measured */
 } FitSample;
 
 /* Frees what a sample owns; a GArray of samples wants it as its clear function. */
@@ -34,8 +34,8 @@ void fit_sample_clear(FitSample *sample);
 double fit_predict(const Device *device, const Laws *laws, LawKind law, const FitSample *sample);
 
 /*
- * Fits `law` in laws to the samples (FitSample) and fills its LawFit, leave-one-shape-out error included. source names the
- * table. Laws that the samples' other kernels follow stay as they are.
+ * Fits `law` in laws to the samples (FitSample) and fills its LawFit, leave-one-shape-out error included. source names
+ * the table. Laws that the samples' other kernels follow stay as they are.
  */
 void fit_law(const Device *device, Laws *laws, LawKind law, const GArray *samples, const char *source);
 

@@ -52,7 +52,8 @@ static const LawKind law_of[N_WORK_LAWS] = {
     [WORK_LOSS] = LAW_loss,
 };
 
-/* Between two events around one launch, beyond the kernel's own time: 2.0 to 3.0 us, against profiles of the same kernels. */
+/* Between two events around one launch, beyond the kernel's own time: 2.0 to 3.0 us, against profiles of the same
+ * kernels. */
 static const double event_seconds = 2.4e-6;
 /* Flush between repetitions: 256 MB written, with the gaps around it. */
 static const double flush_seconds = 110e-6;

@@ -5,9 +5,10 @@
  * are fractions of datasheet values, counts, or times (names end in _ns or _ps), so that they can be carried to another
  * device.
  *
- * What a table of measurements holds is not the kernel's time alone: two events around a launch add a little, a flush of the
- * cache before each launch lets the chip rest, and chains of many small kernels wait for the host. law_measured_seconds()
- * says what such a loop would have shown, so that fits and comparisons see the same thing as the stopwatch.
+ * What a table of measurements holds is not the kernel's time alone: two events around a launch add a little, a flush
+ * of the cache before each launch lets the chip rest, and chains of many small kernels wait for the host.
+ * law_measured_seconds() says what such a loop would have shown, so that fits and comparisons see the same thing as the
+ * stopwatch.
  */
 #pragma once
 
@@ -41,9 +42,9 @@ typedef struct LawForm {
 /* What a fit left behind. */
 typedef struct LawFit {
     double params[LAW_PARAMS_MAX];
-    gboolean fitted;    /* on a table of measurements */
-    gboolean own;       /* on this device */
-    char *source;       /* the table, or where the parameters come from */
+    gboolean fitted; /* on a table of measurements */
+    gboolean own;    /* on this device */
+    char *source;    /* the table, or where the parameters come from */
     int64_t n_rows;
     double mean_abs_error, left_out_error, bias, worst_error; /* fractions; left_out = leave one shape out */
     char *worst_row;
@@ -81,7 +82,8 @@ double law_link_fixed_seconds(const LawFit *fit);
  * What events around a chain of kernels show when the cache is flushed before each repetition: launches at the clock
  * that the loop's tensor share leaves, no less than the host needs to issue the chain, and the events themselves.
  */
-double law_measured_seconds(const Device *device, const Laws *laws, const Work *works, int n_works, double host_seconds);
+double law_measured_seconds(const Device *device, const Laws *laws, const Work *works, int n_works,
+                            double host_seconds);
 
 /* Fresh laws at their initial parameters; a copy; end. */
 Laws *laws_new(void);

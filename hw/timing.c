@@ -9,8 +9,8 @@
 static const double usual_step_share = 0.5;
 
 /*
- * Lag of the clock. With 2 ms the products of profiled steps come within 4 % (0.90 of the burst rate at 0.7 ms a product,
- * 0.82 at 1.3 ms, 1.00 at 0.2 ms in a step that waits for the host).
+ * Lag of the clock. With 2 ms the products of profiled steps come within 4 % (0.90 of the burst rate at 0.7 ms a
+ * product, 0.82 at 1.3 ms, 1.00 at 0.2 ms in a step that waits for the host).
  */
 static const double clock_lag_seconds = 2e-3;
 
@@ -43,8 +43,8 @@ SimTime timing_work_ns(const Device *device, const Work *work, TimingRegime regi
     return timing_work_at_clock_ns(device, work, clock_frac, ret_evidence);
 }
 
-void timing_in_step_curve(const Device *device, const Work *work, const double *step_shares, int n_shares, SimTime *ret_ns,
-                          double *ret_power_share, Evidence *ret_evidence)
+void timing_in_step_curve(const Device *device, const Work *work, const double *step_shares, int n_shares,
+                          SimTime *ret_ns, double *ret_power_share, Evidence *ret_evidence)
 {
     double power_share = 0.0;
     SimTime burst_ns = timing_work_at_clock_ns(device, work, 1.0, ret_evidence);

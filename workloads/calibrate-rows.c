@@ -14,8 +14,9 @@ static double number(TableRow *row, const char *column)
     }
     if (at < 0) {
         row->failed = TRUE;
-        g_set_error(row->error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:1: no column \"%s\", which rows named \"%s\" need",
-                    csv_table_name(row->table), column, row->name);
+        g_set_error(row->error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                    "%s:1: no column \"%s\", which rows named \"%s\" need", csv_table_name(row->table), column,
+                    row->name);
         return 0.0;
     }
     if (!csv_table_number(row->table, row->row, (size_t)at, &value, row->error)) {
@@ -123,8 +124,8 @@ static RowUse grouped_gemm(TableRow *row, FitSample *sample, LawKind *ret_law)
     work->k = wgrad ? used : k;
     work->n_groups = experts;
     work->group_rows = rows;
-    sample->shape = g_strdup_printf("%" G_GINT64_FORMAT " of %" G_GINT64_FORMAT "x%" G_GINT64_FORMAT, experts, MIN(n, k),
-                                    MAX(n, k));
+    sample->shape = g_strdup_printf("%" G_GINT64_FORMAT " of %" G_GINT64_FORMAT "x%" G_GINT64_FORMAT, experts,
+                                    MIN(n, k), MAX(n, k));
     *ret_law = LAW_grouped_gemm;
     return ROW_USED;
 }
@@ -134,12 +135,14 @@ static RowUse attention(TableRow *row, FitSample *sample, LawKind *ret_law)
 {
     gboolean backward = g_str_has_suffix(row->name, "bwd");
     int64_t seq = count(row, "seq"), heads = count(row, "heads"), d = count(row, "head_dim");
-    int64_t batch = count_or(row, "batch", 1), kv_heads = count_or(row, "kv_heads", heads), dv = count_or(row, "v_dim", d);
+    int64_t batch = count_or(row, "batch", 1), kv_heads = count_or(row, "kv_heads", heads),
+            dv = count_or(row, "v_dim", d);
     double rows = (double)(batch * heads * seq), pairs = rows * ((double)seq + 1.0) / 2.0;
     double flops = backward ? pairs * (6.0 * (double)d + 4.0 * (double)dv + 6.0) + rows * 2.0 * (double)dv
                             : pairs * (2.0 * (double)(d + dv) + 5.0) + rows * ((double)dv + 2.0);
     int64_t tokens = batch * seq;
-    int64_t qkv = 2 * tokens * (heads * d + kv_heads * (d + dv)), out = 2 * tokens * heads * dv, lse = 4 * tokens * heads;
+    int64_t qkv = 2 * tokens * (heads * d + kv_heads * (d + dv)), out = 2 * tokens * heads * dv,
+            lse = 4 * tokens * heads;
     Work *work = backward ? add(sample, WORK_ATTENTION_BACKWARD, flops, qkv + 2 * out + lse, qkv)
                           : add(sample, WORK_ATTENTION_FORWARD, flops, qkv, out + lse);
     work->dtype = DTYPE_BF16;
@@ -161,7 +164,8 @@ static RowUse kda(TableRow *row, FitSample *sample, LawKind *ret_law)
     work->n = heads;
     work->k = d;
     work->n_groups = 1;
-    /* A dozen kernels and their checks: short sequences wait for the host, which the step's host stream accounts for. */
+    /* A dozen kernels and their checks: short sequences wait for the host, which the step's host stream accounts for.
+     */
     sample->host_min_s = backward ? 2.23e-3 : 0.84e-3;
     *ret_law = backward ? LAW_kda_backward : LAW_kda_forward;
     return ROW_USED;
@@ -254,11 +258,11 @@ static RowUse activation(TableRow *row, FitSample *sample, LawKind *ret_law)
 static RowUse norm(TableRow *row, FitSample *sample, LawKind *ret_law)
 {
     int64_t hidden = count(row, "hidden"), one = 2 * count(row, "tokens") * hidden;
-    WorkLaw law = is(row, "rms_norm_input_grad") ? WORK_NORM_BACKWARD
+    WorkLaw law = is(row, "rms_norm_input_grad")    ? WORK_NORM_BACKWARD
                   : is(row, "rms_norm_weight_grad") ? WORK_NORM_WEIGHT_GRAD
                                                     : WORK_NORM_FORWARD;
-    Work *work =
-        add(sample, law, 0.0, law == WORK_NORM_FORWARD ? one : 2 * one, law == WORK_NORM_WEIGHT_GRAD ? 2 * hidden : one);
+    Work *work = add(sample, law, 0.0, law == WORK_NORM_FORWARD ? one : 2 * one,
+                     law == WORK_NORM_WEIGHT_GRAD ? 2 * hidden : one);
     work->m = count(row, "tokens");
     work->n = hidden;
     *ret_law = law_of_work(law);
@@ -378,8 +382,9 @@ static RowUse collective(TableRow *row, FitSample *sample, LawKind *ret_law)
         LawKind law;
         double moved_frac;
     } kinds[] = {
-        {"all_gather", LAW_all_gather, 0.5}, {"reduce_scatter", LAW_reduce_scatter, 0.5}, {"all_reduce", LAW_all_reduce, 1.0},
-        {"all_to_all", LAW_all_to_all, 0.5}, {"all_to_all_uneven", LAW_all_to_all, 0.5},  {"send_recv", LAW_send_recv, 1.0},
+        {"all_gather", LAW_all_gather, 0.5},        {"reduce_scatter", LAW_reduce_scatter, 0.5},
+        {"all_reduce", LAW_all_reduce, 1.0},        {"all_to_all", LAW_all_to_all, 0.5},
+        {"all_to_all_uneven", LAW_all_to_all, 0.5}, {"send_recv", LAW_send_recv, 1.0},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(kinds); i++) {
         if (is(row, kinds[i].name) && count(row, "ranks") == 2) {
@@ -399,15 +404,38 @@ static const struct {
     const char *family;
     RowUse (*read)(TableRow *row, FitSample *sample, LawKind *ret_law);
 } families[] = {
-    {"activation", activation},       {"attention", attention}, {"attention_more", attention},
-    {"attnres", attnres},             {"attnres_more", attnres}, {"cast", cast}, {"chunk_cat", chunk_cat},
-    {"conv1d", conv1d},               {"copy", copy},           {"elementwise", elementwise}, {"gemm", gemm},
-    {"grouped_gemm", grouped_gemm},   {"host_link", host_link}, {"kda", kda}, {"loss", loss},
-    {"norm", norm},                   {"norm_backward", norm},  {"norm_forward", norm},
-    {"norm_weight_grad", norm},       {"optimizer", optimizer}, {"optimizer_steps", optimizer}, {"permute", rows_of_tokens},
-    {"pointwise", pointwise},         {"reduce", reduce},       {"router", router},
-    {"rows", rows_of_tokens},         {"softmax", softmax},     {"sort", sort},
-    {"strided", strided},             {"topk", topk},           {"transpose", transpose}, {"unpermute", rows_of_tokens},
+    {"activation", activation},
+    {"attention", attention},
+    {"attention_more", attention},
+    {"attnres", attnres},
+    {"attnres_more", attnres},
+    {"cast", cast},
+    {"chunk_cat", chunk_cat},
+    {"conv1d", conv1d},
+    {"copy", copy},
+    {"elementwise", elementwise},
+    {"gemm", gemm},
+    {"grouped_gemm", grouped_gemm},
+    {"host_link", host_link},
+    {"kda", kda},
+    {"loss", loss},
+    {"norm", norm},
+    {"norm_backward", norm},
+    {"norm_forward", norm},
+    {"norm_weight_grad", norm},
+    {"optimizer", optimizer},
+    {"optimizer_steps", optimizer},
+    {"permute", rows_of_tokens},
+    {"pointwise", pointwise},
+    {"reduce", reduce},
+    {"router", router},
+    {"rows", rows_of_tokens},
+    {"softmax", softmax},
+    {"sort", sort},
+    {"strided", strided},
+    {"topk", topk},
+    {"transpose", transpose},
+    {"unpermute", rows_of_tokens},
 };
 
 RowUse calibrate_row(const char *family, TableRow *row, FitSample *sample, LawKind *ret_law)

@@ -18,7 +18,7 @@ typedef struct TableRow {
 typedef enum RowUse { ROW_USED, ROW_UNUSED, ROW_WRONG } RowUse;
 
 /*
- * Fills a sample (label and shape left to the caller when NULL) and the law that it tells of. family = the table's file name
- * after "op_", without ".csv".
+ * Fills a sample (label and shape left to the caller when NULL) and the law that it tells of. family = the table's file
+ * name after "op_", without ".csv".
  */
 RowUse calibrate_row(const char *family, TableRow *row, FitSample *sample, LawKind *ret_law);

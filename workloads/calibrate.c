@@ -24,7 +24,8 @@ static char *family_of(const char *path)
 /* What a report calls a row: its cells but the measured and the derived ones; caller frees. */
 static char *row_label(const CsvTable *table, size_t row)
 {
-    static const char *const silent[] = {"seconds", "flops", "bytes_ideal", "kept_bytes", "peak_bytes", "max_rows", NULL};
+    static const char *const silent[] = {"seconds",    "flops",    "bytes_ideal", "kept_bytes",
+                                         "peak_bytes", "max_rows", NULL};
     GString *label = g_string_new(NULL);
     for (size_t i = 0; i < csv_table_n_columns(table); i++) {
         const char *cell = csv_table_cell(table, row, i);
@@ -53,8 +54,8 @@ static gboolean read_row(const CsvTable *table, size_t row, const char *family, 
         if (use == ROW_UNUSED) {
             g_ptr_array_add(unused, g_strdup_printf("%s: %s", family, table_row.name));
         } else if (!table_row.failed) {
-            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:%zu: the row lacks a column", csv_table_name(table),
-                        csv_table_line(table, row));
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:%zu: the row lacks a column",
+                        csv_table_name(table), csv_table_line(table, row));
         }
         return use == ROW_UNUSED;
     }

@@ -2,9 +2,9 @@
  * Calibration: tables of measured operators and transfers to a hardware descriptor with fitted laws.
  *
  * A table is a CSV file; the operator family is its file name after "op_" ("op_gemm.csv"), and a name that begins with
- * "collectives" holds transfers. Each row becomes the kernels that the measured operator launches, and the law of its main
- * kernel is fitted to it. This lives where models and hardware meet: what an operator launches is the one's, how long
- * that takes the other's.
+ * "collectives" holds transfers. Each row becomes the kernels that the measured operator launches, and the law of its
+ * main kernel is fitted to it. This lives where models and hardware meet: what an operator launches is the one's, how
+ * long that takes the other's.
  */
 #pragma once
 
@@ -14,10 +14,10 @@
 #include "hw/fit.h"
 
 typedef struct Calibration {
-    Device *device;              /* the base with its laws fitted */
-    json_t *descriptor;          /* the base's descriptor with the fitted laws */
-    GArray *samples[N_LAWS];     /* FitSample, by the law that they were fitted with */
-    GPtrArray *unused;           /* char *: rows that no law explains, told by table and name */
+    Device *device;          /* the base with its laws fitted */
+    json_t *descriptor;      /* the base's descriptor with the fitted laws */
+    GArray *samples[N_LAWS]; /* FitSample, by the law that they were fitted with */
+    GPtrArray *unused;       /* char *: rows that no law explains, told by table and name */
 } Calibration;
 
 /* Called between fits with how many laws are done; FALSE stops the calibration with MOESIM_ERROR_CANCELED. */

@@ -1,10 +1,10 @@
 /*
  * Flash attention, forward or backward.
  *
- * Scores cost tensor work and an exponential each, which overlap imperfectly; that is why small heads run slower. A block
- * of 128 queries is one unit for a multiprocessor: it has a fixed time, it computes whole blocks at the diagonal, and the longest
- * one (the last of a causal sequence) may start late. Passes over q, k, v, o and their gradients besides (delta, conversion of
- * dq) cost memory time in backward.
+ * Scores cost tensor work and an exponential each, which overlap imperfectly; that is why small heads run slower. A
+ * block of 128 queries is one unit for a multiprocessor: it has a fixed time, it computes whole blocks at the diagonal,
+ * and the longest one (the last of a causal sequence) may start late. Passes over q, k, v, o and their gradients
+ * besides (delta, conversion of dq) cost memory time in backward.
  */
 #include <math.h>
 

@@ -13,7 +13,8 @@ double form_overlap(double a, double b, double p)
 
 double form_elements(const Work *work, double bytes)
 {
-    /* Streams say no format (0 is fp64); almost all of theirs are bf16, and a narrower guess only overestimates time. */
+    /* Streams say no format (0 is fp64); almost all of theirs are bf16, and a narrower guess only overestimates time.
+     */
     double bits = work->dtype == DTYPE_FP64 ? 16.0 : (double)dtype_bits(work->dtype);
     return bytes * 8.0 / bits;
 }

@@ -15,14 +15,14 @@ double form_stream_seconds(double bytes, double bytes_per_s, double fixed_ns, do
 double form_overlap(double a, double b, double p);
 
 /*
- * Rate of the tensor cores at the burst clock, as a share of which laws are written: the datasheet peak of a format, scaled by
- * how much of its peak the device reaches in practice, against the H200.
+ * Rate of the tensor cores at the burst clock, as a share of which laws are written: the datasheet peak of a format,
+ * scaled by how much of its peak the device reaches in practice, against the H200.
  */
 double form_tensor_rate(const Device *device, Dtype dtype);
 
 /*
- * Time of work bound by the cores' own arithmetic, against the chip that laws are written for: by their number, but no more
- * than memory is slower (chips with few, wide cores).
+ * Time of work bound by the cores' own arithmetic, against the chip that laws are written for: by their number, but no
+ * more than memory is slower (chips with few, wide cores).
  */
 double form_core_scale(const Device *device);
 

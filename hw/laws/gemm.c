@@ -2,10 +2,10 @@
  * Dense matrix product C[m,n] of inner size k.
  *
  * The library picks, among its tiles, the one that ends first. Tiles of the output are dealt to the multiprocessors in
- * waves, and a last wave takes as long as a full one; when there are few tiles, the inner size is split and the parts are
- * summed. A tile costs its share of tensor work, at a rate that grows with its size (operands are read from shared memory once
- * per tile edge), plus a fixed time to fill and drain its pipeline: that is why short inner sizes run slower. Memory
- * traffic overlaps with all that imperfectly.
+ * waves, and a last wave takes as long as a full one; when there are few tiles, the inner size is split and the parts
+ * are summed. A tile costs its share of tensor work, at a rate that grows with its size (operands are read from shared
+ * memory once per tile edge), plus a fixed time to fill and drain its pipeline: that is why short inner sizes run
+ * slower. Memory traffic overlaps with all that imperfectly.
  */
 #include <math.h>
 
@@ -35,7 +35,8 @@ static const double splits[] = {1, 2, 3, 4, 6, 8, 16};
 /* Inner sizes advance in steps of 64. */
 static const double k_step = 64.0;
 
-static double tile_seconds(const Device *device, const double *params, const Work *work, const double *tile, double rate)
+static double tile_seconds(const Device *device, const double *params, const Work *work, const double *tile,
+                           double rate)
 {
     double m = (double)work->m, n = (double)work->n, k = (double)work->k;
     double sms = (double)device->n_sms;
@@ -84,8 +85,8 @@ const LawForm law_form_gemm = {
                {"overlap", 5.0, 1.5, 12.0},
                {"nn_factor", 0.97, 0.7, 1.2},
                {"tn_factor", 0.94, 0.7, 1.2},
-               {"tensor_power", 1.76, 1.0, 3.0},   /* of the power limit, at the burst clock */
-               {"memory_power", 0.5, 0.5, 0.5}},   /* of the power limit, when only memory is busy */
+               {"tensor_power", 1.76, 1.0, 3.0}, /* of the power limit, at the burst clock */
+               {"memory_power", 0.5, 0.5, 0.5}}, /* of the power limit, when only memory is busy */
     .seconds = gemm_seconds,
 };
 

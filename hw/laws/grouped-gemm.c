@@ -1,9 +1,9 @@
 /*
  * Grouped matrix product: one product per group of rows, in one launch.
  *
- * Tiles of 128 x 256 of all groups form one list that is dealt to the multiprocessors in turn. Groups are padded to whole
- * tiles, which is what small and uneven groups cost. For the weight gradient the list has as many tiles for each group, but a
- * tile's inner size is its group's row count, so uneven groups end unevenly.
+ * Tiles of 128 x 256 of all groups form one list that is dealt to the multiprocessors in turn. Groups are padded to
+ * whole tiles, which is what small and uneven groups cost. For the weight gradient the list has as many tiles for each
+ * group, but a tile's inner size is its group's row count, so uneven groups end unevenly.
  */
 #include <math.h>
 

@@ -1,7 +1,8 @@
 /*
  * Chunked linear attention and other scans: tensor work inside chunks of 64 and passes over states in memory, each by
- * several kernels; both grow with tokens and heads, so that a rate and a fixed time say it. The rate is of the order-of-magnitude
- * count of FLOPs of a chunked kernel: per token and head four products inside the chunk and four with the state.
+ * several kernels; both grow with tokens and heads, so that a rate and a fixed time say it. The rate is of the
+ * order-of-magnitude count of FLOPs of a chunked kernel: per token and head four products inside the chunk and four
+ * with the state.
  */
 #include <math.h>
 
@@ -19,7 +20,7 @@ static double kda_seconds(const Device *device, const double *params, const Work
     if (flops <= 0.0) {
         flops = work->flops;
     }
-    double compute = flops / (form_tensor_rate(device, work->dtype) * params[TENSOR_FRACTION] );
+    double compute = flops / (form_tensor_rate(device, work->dtype) * params[TENSOR_FRACTION]);
     double bytes = (double)work->read_bytes + (double)work->write_bytes;
     return params[FIXED_NS] * 1e-9 + fmax(compute, bytes / (device->hbm_bytes_per_s * params[MEMORY_FRACTION]));
 }

@@ -1,8 +1,8 @@
 /*
  * Row-wise kernels (norms and their gradients): memory, or a fixed time per row, which overlap imperfectly.
  *
- * One block works on a row, or one thread walks down a column: narrow tensors of many rows are bound by that, not by their
- * bytes. The column sums of very narrow tensors are split over blocks instead and do not wait for rows.
+ * One block works on a row, or one thread walks down a column: narrow tensors of many rows are bound by that, not by
+ * their bytes. The column sums of very narrow tensors are split over blocks instead and do not wait for rows.
  */
 #include <math.h>
 

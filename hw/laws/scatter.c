@@ -1,6 +1,6 @@
 /*
- * Adding rows into rows that may collide: one atomic addition per element, whatever the width, the order and the number of
- * collisions (measured: 8.3 ps per element from 512 to 7168 wide, sorted or not, 1 to 16 rows per destination).
+ * Adding rows into rows that may collide: one atomic addition per element, whatever the width, the order and the number
+ * of collisions (measured: 8.3 ps per element from 512 to 7168 wide, sorted or not, 1 to 16 rows per destination).
  */
 #include "hw/laws/form.h"
 

@@ -1,8 +1,8 @@
 /*
  * Softmax of rows, forward or backward.
  *
- * Forward passes over a row three times. While the rows at work fit in the L2 cache, the second and third pass come from
- * there; wider rows come from memory again. Backward is known by its two inputs.
+ * Forward passes over a row three times. While the rows at work fit in the L2 cache, the second and third pass come
+ * from there; wider rows come from memory again. Backward is known by its two inputs.
  */
 #include "hw/laws/form.h"
 
@@ -14,7 +14,8 @@ static double softmax_seconds(const Device *device, const double *params, const 
     double fraction = params[FORWARD_FRACTION];
     if (work->write_bytes > 0 && work->read_bytes >= 2 * work->write_bytes) {
         fraction = params[BACKWARD_FRACTION];
-    } else if (work->m > 0 && (double)work->write_bytes / (double)work->m * (double)device->n_sms > (double)device->l2_bytes / 2.0) {
+    } else if (work->m > 0 &&
+               (double)work->write_bytes / (double)work->m * (double)device->n_sms > (double)device->l2_bytes / 2.0) {
         fraction = params[WIDE_FRACTION];
     }
     double bytes = (double)work->read_bytes + (double)work->write_bytes;

@@ -1,6 +1,6 @@
 /*
- * Radix sort of 64-bit integers with their positions: a chain of passes over the digits, each with a fixed time and a time
- * per element.
+ * Radix sort of 64-bit integers with their positions: a chain of passes over the digits, each with a fixed time and a
+ * time per element.
  */
 #include "hw/laws/form.h"
 

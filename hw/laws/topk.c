@@ -1,6 +1,6 @@
 /*
- * Top-k of rows: radix selection reads the row once per digit (each pass a fixed time and a time per element), then what was
- * found is sorted.
+ * Top-k of rows: radix selection reads the row once per digit (each pass a fixed time and a time per element), then
+ * what was found is sorted.
  */
 #include "hw/laws/form.h"
 

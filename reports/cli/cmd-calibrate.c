@@ -49,8 +49,9 @@ static gboolean print_rows(const Calibration *calibration, LawKind law, GError *
 
 static gboolean print_table(const Calibration *calibration, gboolean rows, GError **error)
 {
-    if (!command_print(error, "Errors in %%, predicted against measured; left out: of each shape, by a fit without it\n\n"
-                              "%-26s %5s %9s %9s %7s %7s  %s\n",
+    if (!command_print(error,
+                       "Errors in %%, predicted against measured; left out: of each shape, by a fit without it\n\n"
+                       "%-26s %5s %9s %9s %7s %7s  %s\n",
                        "law", "rows", "mean abs", "left out", "bias", "worst", "worst row")) {
         return FALSE;
     }
@@ -90,8 +91,8 @@ static gboolean run(const CommandCall *call, GError **error)
     const CalibrateOptions *chosen = call->options;
     command_catch_interrupt();
     gsl_error_handler_t *handler = gsl_set_error_handler_off();
-    g_autoptr(Calibration) calibration = calibrate((const char *const *)call->words,
-                                                   chosen->base != NULL ? chosen->base : "h200-sxm", show_progress, NULL, error);
+    g_autoptr(Calibration) calibration = calibrate(
+        (const char *const *)call->words, chosen->base != NULL ? chosen->base : "h200-sxm", show_progress, NULL, error);
     gsl_set_error_handler(handler);
     if (calibration == NULL) {
         return FALSE;
@@ -105,10 +106,11 @@ static gboolean run(const CommandCall *call, GError **error)
 extern const CommandClass command_calibrate;
 const CommandClass command_calibrate = {
     .usage = "CSV... -o HW.json",
-    .description = "Fits the timing laws to tables of measured operators and transfers. A table's family is its file name\n"
-                   "after \"op_\" (op_gemm.csv, op_attention.csv ...); collectives*.csv hold transfers. The descriptor written\n"
-                   "holds the base's values, the fitted laws, their errors and the measured range.\n"
-                   "  moesim calibrate hw/calibration/h200/op_*.csv hw/calibration/h200/collectives_2gpu.csv -o h200.json",
+    .description =
+        "Fits the timing laws to tables of measured operators and transfers. A table's family is its file name\n"
+        "after \"op_\" (op_gemm.csv, op_attention.csv ...); collectives*.csv hold transfers. The descriptor written\n"
+        "holds the base's values, the fitted laws, their errors and the measured range.\n"
+        "  moesim calibrate hw/calibration/h200/op_*.csv hw/calibration/h200/collectives_2gpu.csv -o h200.json",
     .min_words = 1,
     .max_words = -1,
     .words = COMMAND_WORDS_FILES,

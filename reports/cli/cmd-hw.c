@@ -36,7 +36,7 @@ static gboolean list(gboolean as_json, GError **error)
         if (device == NULL) {
             return FALSE;
         }
-        g_autofree char *memory = quantity_format_bytes(device->hbm_bytes);
+        g_autofree char *memory = quantity_format_bytes(device->usable_bytes);
         g_autofree char *bandwidth = quantity_format_rate(device->hbm_bytes_per_s);
         g_autofree char *link = quantity_format_rate(device->scale_up_bytes_per_s);
         if (as_json) {
@@ -68,12 +68,13 @@ static gboolean print_law(const char *name, json_t *law, GError **error)
     if (json_object_get(law, "rows") == NULL) {
         return command_print(error, "%-26s not fitted;%s\n", name, params);
     }
-    return command_print(error, "%-26s %4" JSON_INTEGER_FORMAT " rows, mean error %.1f %%, left out %.1f %%, from %.3g to %.3g;%s\n",
-                         name, json_integer_value(json_object_get(law, "rows")),
-                         100.0 * json_real_value(json_object_get(law, "mean_abs_error")),
-                         100.0 * json_real_value(json_object_get(law, "leave_one_shape_out_error")),
-                         json_number_value(json_object_get(law, "measured_from")),
-                         json_number_value(json_object_get(law, "measured_to")), params);
+    return command_print(
+        error, "%-26s %4" JSON_INTEGER_FORMAT " rows, mean error %.1f %%, left out %.1f %%, from %.3g to %.3g;%s\n",
+        name, json_integer_value(json_object_get(law, "rows")),
+        100.0 * json_real_value(json_object_get(law, "mean_abs_error")),
+        100.0 * json_real_value(json_object_get(law, "leave_one_shape_out_error")),
+        json_number_value(json_object_get(law, "measured_from")),
+        json_number_value(json_object_get(law, "measured_to")), params);
 }
 
 static gboolean print_device(json_t *device, GError **error)
@@ -87,13 +88,14 @@ static gboolean print_device(json_t *device, GError **error)
     json_array_foreach (json_object_get(device, "values"), idx, row) {
         const char *from = text_of(row, "taken_over_from");
         if (!command_print(error, "%-24s %-16s %-6s  %s%s%s%s\n", text_of(row, "key"), text_of(row, "value"),
-                           text_of(row, "confidence"), text_of(row, "source"), from[0] != '\0' ? " (taken over from " : "",
-                           from, from[0] != '\0' ? ")" : "")) {
+                           text_of(row, "confidence"), text_of(row, "source"),
+                           from[0] != '\0' ? " (taken over from " : "", from, from[0] != '\0' ? ")" : "")) {
             return FALSE;
         }
     }
     const char *laws_from = text_of(device, "laws_from");
-    if (!command_print(error, "\nTiming laws%s%s\n", laws_from[0] != '\0' ? ", taken over with this device's datasheet values from " : "",
+    if (!command_print(error, "\nTiming laws%s%s\n",
+                       laws_from[0] != '\0' ? ", taken over with this device's datasheet values from " : "",
                        laws_from)) {
         return FALSE;
     }
@@ -122,9 +124,10 @@ static gboolean run(const CommandCall *call, GError **error)
 extern const CommandClass command_hw;
 const CommandClass command_hw = {
     .usage = "[NAME]",
-    .description = "Without a name, lists the hardware presets. With one (or a descriptor file), shows every value with its\n"
-                   "source and confidence, and the timing laws with their fit.\n"
-                   "  moesim hw h200-sxm",
+    .description =
+        "Without a name, lists the hardware presets. With one (or a descriptor file), shows every value with its\n"
+        "source and confidence, and the timing laws with their fit.\n"
+        "  moesim hw h200-sxm",
     .min_words = 0,
     .max_words = 1,
     .words = COMMAND_WORDS_DEVICES,

@@ -15,8 +15,8 @@ static Cluster *load(const char *preset, int64_t nodes, int64_t per_node)
 static const struct {
     int64_t nodes, per_node, first, stride, n, per_domain;
 } geometries[] = {
-    {1, 2, 0, 1, 2, 2},   {4, 8, 0, 1, 32, 8},   {4, 8, 0, 8, 4, 1},  {4, 8, 3, 8, 4, 1},   {4, 8, 0, 4, 8, 2},
-    {2, 8, 6, 1, 4, 2},   {8, 8, 0, 1, 8, 8},    {8, 8, 0, 2, 16, 4}, {1, 8, 5, 1, 1, 1},   {3, 4, 0, 1, 12, 4},
+    {1, 2, 0, 1, 2, 2}, {4, 8, 0, 1, 32, 8}, {4, 8, 0, 8, 4, 1},  {4, 8, 3, 8, 4, 1}, {4, 8, 0, 4, 8, 2},
+    {2, 8, 6, 1, 4, 2}, {8, 8, 0, 1, 8, 8},  {8, 8, 0, 2, 16, 4}, {1, 8, 5, 1, 1, 1}, {3, 4, 0, 1, 12, 4},
 };
 
 static void test_geometry(void **state)
@@ -55,8 +55,9 @@ static void test_bounds(void **state)
                 SimTime ns = coll_ns(cluster, (CollKind)kind, &group, bytes, &evidence);
                 assert_true(ns >= last);
                 assert_true(group.n_ranks == 2 || evidence >= EVIDENCE_DATASHEET);
-                double moved = kind == COLL_send_recv ? (double)bytes
-                                                      : (double)bytes * (double)(group.n_ranks - 1) / (double)group.n_ranks;
+                double moved = kind == COLL_send_recv
+                                   ? (double)bytes
+                                   : (double)bytes * (double)(group.n_ranks - 1) / (double)group.n_ranks;
                 /* The fastest way in or out of a rank: its domain links and its NIC together. */
                 double rate = cluster->scale_up_bytes_per_s + cluster->scale_out_bytes_per_s;
                 if (group.per_domain > 1 || kind == COLL_send_recv) {
@@ -80,7 +81,8 @@ static void test_hierarchy(void **state)
     double into_node = bytes * 24.0 / 32.0 / 400e9;
     double got = (double)coll_ns(cluster, COLL_all_gather, &all, (int64_t)bytes, NULL) * 1e-9;
     assert_true(got >= into_node && got < 1.5 * into_node);
-    assert_true(coll_ns(cluster, COLL_all_gather, &rails, 1 << 30, NULL) > coll_ns(cluster, COLL_all_gather, &all, 1 << 30, NULL));
+    assert_true(coll_ns(cluster, COLL_all_gather, &rails, 1 << 30, NULL) >
+                coll_ns(cluster, COLL_all_gather, &all, 1 << 30, NULL));
     check_string(coll_name(COLL_reduce_scatter), "reduce_scatter");
     /* The busiest level decides an all-to-all. */
     SimTime inside = coll_all_to_all_ns(cluster, &all, 1 << 28, 0, 0, NULL);

@@ -43,12 +43,13 @@ static void test_h200(void **state)
     assert_null(device->laws_from);
 }
 
-#define NEEDED                                                                                                                  \
-    "\"hbm_bytes\": {\"value\": \"80 GB\", \"source\": \"s\"}, \"hbm_bytes_per_s\": {\"value\": \"2 TB/s\", \"source\": \"s\"}, " \
-    "\"peak_bf16\": {\"value\": \"300 TFLOP/s\", \"source\": \"s\"}, \"n_sms\": {\"value\": 100, \"source\": \"s\"}, "         \
-    "\"scale_up_bytes_per_s\": {\"value\": \"300 GB/s\", \"source\": \"s\"}, "                                                \
-    "\"scale_out_bytes_per_s\": {\"value\": \"200 Gb/s\", \"source\": \"s\"}, "                                               \
-    "\"host_link_bytes_per_s\": {\"value\": \"31 GB/s\", \"source\": \"s\"}, "                                                \
+#define NEEDED                                                                                                         \
+    "\"hbm_bytes\": {\"value\": \"80 GB\", \"source\": \"s\"}, \"hbm_bytes_per_s\": {\"value\": \"2 TB/s\", "          \
+    "\"source\": \"s\"}, "                                                                                             \
+    "\"peak_bf16\": {\"value\": \"300 TFLOP/s\", \"source\": \"s\"}, \"n_sms\": {\"value\": 100, \"source\": \"s\"}, " \
+    "\"scale_up_bytes_per_s\": {\"value\": \"300 GB/s\", \"source\": \"s\"}, "                                         \
+    "\"scale_out_bytes_per_s\": {\"value\": \"200 Gb/s\", \"source\": \"s\"}, "                                        \
+    "\"host_link_bytes_per_s\": {\"value\": \"31 GB/s\", \"source\": \"s\"}, "                                         \
     "\"gpus_per_node\": {\"value\": 8, \"source\": \"s\"}, \"domain_gpus\": {\"value\": 8, \"source\": \"s\"}"
 
 static const struct {
@@ -58,7 +59,8 @@ static const struct {
     {"{\"name\": \"x\", \"values\": {}}", "peak_bf16 is missing"},
     {"{\"name\": \"x\", \"values\": {\"hbm_bytes\": {\"value\": \"80 GB\"}}}", "values.hbm_bytes.source"},
     {"{\"name\": \"x\", \"values\": {\"hbm_byte\": {\"value\": \"80 GB\", \"source\": \"s\"}}}", "hbm_byte"},
-    {"{\"name\": \"x\", \"like\": \"h200-sxm\", \"values\": {\"peak_bf16\": {\"value\": \"3 TFLOP/s\", \"source\": \"s\"}}}",
+    {"{\"name\": \"x\", \"like\": \"h200-sxm\", \"values\": {\"peak_bf16\": {\"value\": \"3 TFLOP/s\", \"source\": "
+     "\"s\"}}}",
      "hbm_bytes is missing"},
     {"{\"name\": \"x\", \"like\": \"h300-sxm\", \"values\": {}}", "no hardware preset \"h300-sxm\""},
     {"{\"name\": \"x\", \"like\": \"h200-sxm\", \"values\": {" NEEDED "}, \"laws\": {\"gem\": {}}}", "laws.gem"},
@@ -113,7 +115,7 @@ static void test_unknown(void **state)
 int main(void)
 {
     const struct CMUnitTest group[] = {
-        cmocka_unit_test(test_presets), cmocka_unit_test(test_h200),  cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_presets), cmocka_unit_test(test_h200),    cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_like),    cmocka_unit_test(test_unknown),
     };
     return cmocka_run_group_tests(group, NULL, NULL);

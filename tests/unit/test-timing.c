@@ -116,7 +116,8 @@ static void test_clock(void **state)
     Work work = gemm(WORK_GEMM_NT, 8192, 8192, 8192);
     check_close(work.flops / (double)timing_work_ns(device, &work, TIMING_SUSTAINED, NULL) * 1e-3, 675.0, 0.05);
     assert_true(timing_work_ns(device, &work, TIMING_BURST, NULL) < timing_work_ns(device, &work, TIMING_STEP, NULL));
-    assert_true(timing_work_ns(device, &work, TIMING_STEP, NULL) < timing_work_ns(device, &work, TIMING_SUSTAINED, NULL));
+    assert_true(timing_work_ns(device, &work, TIMING_STEP, NULL) <
+                timing_work_ns(device, &work, TIMING_SUSTAINED, NULL));
     check_close(timing_power_share(device, &work), 0.98, 0.05);
     Work copy = {.law = WORK_COPY, .read_bytes = 1 << 28, .write_bytes = 1 << 28, .n_launches = 1};
     check_close(timing_power_share(device, &copy), 0.0, 1e-9);
@@ -194,7 +195,8 @@ static void test_bounds(void **state)
             continue;
         }
         for (int64_t bytes = 1; bytes < 1LL << 36; bytes *= 7) {
-            Work work = {.law = (WorkLaw)law, .read_bytes = bytes, .write_bytes = bytes, .m = 1, .n = 1, .n_launches = 1};
+            Work work = {
+                .law = (WorkLaw)law, .read_bytes = bytes, .write_bytes = bytes, .m = 1, .n = 1, .n_launches = 1};
             assert_true((double)timing_work_ns(device, &work, TIMING_BURST, NULL) >=
                         2.0 * (double)bytes / device->hbm_bytes_per_s * 1e9);
         }

@@ -1,8 +1,8 @@
 /*
  * Clock: what a step's own load does to the clock that its kernels run at.
  *
- * Kernels are emitted at a usual power share of the step, with what they gain or lose at a low and a high one. Once the whole
- * program is known, so is its share, and every kernel is settled between these.
+ * Kernels are emitted at a usual power share of the step, with what they gain or lose at a low and a high one. Once the
+ * whole program is known, so is its share, and every kernel is settled between these.
  */
 #pragma once
 
