@@ -294,9 +294,10 @@ static gboolean run_steps(TrainRun *run, int64_t max_steps, GError **error)
     int64_t sequences = run->tokens->dims[1], length = run->tokens->dims[2];
     for (int64_t step = 1; step <= steps; step++) {
         int64_t at = (step - 1) * sequences * length;
+        TrainerBatch batch = {sequences, length, (const int64_t *)run->tokens->data + at,
+                              (const int64_t *)run->labels->data + at};
         TrainerStep got;
-        if (!trainer_step(run->trainer, sequences, length, (const int64_t *)run->tokens->data + at,
-                          (const int64_t *)run->labels->data + at, &got, error)) {
+        if (!trainer_step(run->trainer, &batch, &got, error)) {
             return FALSE;
         }
         run->result->n_steps = step;

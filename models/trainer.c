@@ -442,20 +442,19 @@ static Tensor *column(int64_t n, const int64_t *values)
     return tensor;
 }
 
-gboolean trainer_step(Trainer *t, int64_t n_sequences, int64_t seq_len, const int64_t *tokens, const int64_t *labels,
-                      TrainerStep *ret_step, GError **error)
+gboolean trainer_step(Trainer *t, const TrainerBatch *batch, TrainerStep *ret_step, GError **error)
 {
-    int64_t n = n_sequences * seq_len, n_valid = 0;
-    RowCounts rows = {.seq_len = seq_len};
-    g_autoptr(Tensor) token_column = column(n, tokens), label_column = column(n, labels);
+    int64_t n = batch->n_sequences * batch->seq_len, n_valid = 0;
+    RowCounts rows = {.seq_len = batch->seq_len};
+    g_autoptr(Tensor) token_column = column(n, batch->tokens), label_column = column(n, batch->labels);
     TrainerStep step = {0};
     rows.rows[ROWS_ONE] = 1;
     rows.rows[ROWS_TOKENS] = n;
-    rows.rows[ROWS_SEQUENCES] = n_sequences;
-    rows.rows[ROWS_PAIRS] = n_sequences * seq_len * seq_len;
+    rows.rows[ROWS_SEQUENCES] = batch->n_sequences;
+    rows.rows[ROWS_PAIRS] = n * batch->seq_len;
     rows.rows[ROWS_EXPERTS] = rows.rows[ROWS_LOCAL_EXPERTS] = t->model->n_experts;
     for (int64_t i = 0; i < n; i++) {
-        n_valid += labels[i] != CROSS_ENTROPY_IGNORE ? 1 : 0;
+        n_valid += batch->labels[i] != CROSS_ENTROPY_IGNORE ? 1 : 0;
     }
     grads_clear(t);
     double mean = n_valid > 0 ? 1 / (double)n_valid : 0;

@@ -45,12 +45,14 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Trainer, trainer_free)
 typedef enum TrainerPart { TRAINER_BASE, TRAINER_ADAPTERS } TrainerPart;
 gboolean trainer_load(Trainer *trainer, TrainerPart part, const Safetensors *weights, GError **error);
 
-/*
- * One step on n_sequences documents of seq_len tokens; tokens and labels are int64, row-major. Labels of -100 do not
- * count.
- */
-gboolean trainer_step(Trainer *trainer, int64_t n_sequences, int64_t seq_len, const int64_t *tokens,
-                      const int64_t *labels, TrainerStep *ret_step, GError **error);
+/* What a step trains on: n_sequences documents of seq_len tokens each; labels of -100 do not count. */
+typedef struct TrainerBatch {
+    int64_t n_sequences, seq_len;
+    const int64_t *tokens, *labels; /* [n_sequences, seq_len] */
+} TrainerBatch;
+
+/* One step. */
+gboolean trainer_step(Trainer *trainer, const TrainerBatch *batch, TrainerStep *ret_step, GError **error);
 
 /* Tokens per expert of a layer in the last step (borrowed; int64), or NULL for a layer without experts. */
 const Tensor *trainer_loads(const Trainer *trainer, int64_t layer);
