@@ -81,6 +81,7 @@ typedef struct OpCost {
     Work works[OP_WORKS_MAX];
     int64_t workspace_bytes; /* most that is allocated at once beyond inputs, outputs, kept tensors and gradients */
     int n_host_syncs;        /* times the host waits for the device */
+    int n_host_ops;          /* operators' worth of host time beyond the works: a library call that issues many kernels */
     /*
      * Of the FLOPs of compute-bound kernels: arithmetic on single numbers of attention (softmax, relu). Model FLOPs, which
      * utilisation is a share of, leave it out by convention; time does not.

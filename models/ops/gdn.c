@@ -478,6 +478,7 @@ static void gdn_forward_cost(const OpView *view, OpCost *ret_cost)
     work.flops = delta_forward_flops(&shape, &sums) + gdn_outer_forward_flops(view->op->attr, sums.n_tokens);
     gdn_work(view, ret_cost, &sums, &work);
     ret_cost->workspace_bytes = delta_forward_workspace(&shape, &sums);
+    ret_cost->n_host_ops = DELTA_HOST_FORWARD;
 }
 
 /* One fused pass that makes every gradient at once, needed or not: they share nearly all of the work. */
@@ -508,6 +509,7 @@ static void gdn_backward_cost(const OpView *view, OpCost *ret_cost)
     work.flops = delta_backward_flops(&shape, &sums) + gdn_outer_backward_flops(view->op->attr, sums.n_tokens);
     gdn_work(view, ret_cost, &sums, &work);
     ret_cost->workspace_bytes = delta_backward_workspace(&shape, &sums);
+    ret_cost->n_host_ops = DELTA_HOST_BACKWARD;
 }
 
 static gboolean gdn_sample(int idx, Graph *graph, RowCounts *rows)

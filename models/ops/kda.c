@@ -445,6 +445,7 @@ static void kda_forward_cost(const OpView *view, OpCost *ret_cost)
     work.flops = delta_forward_flops(&shape, &sums) + kda_outer_forward_flops(view->op->attr, sums.n_tokens);
     kda_work(view, ret_cost, &sums, &work);
     ret_cost->workspace_bytes = delta_forward_workspace(&shape, &sums);
+    ret_cost->n_host_ops = DELTA_HOST_FORWARD;
 }
 
 /* One fused pass that makes every gradient at once, needed or not: they share nearly all of the work. */
@@ -475,6 +476,7 @@ static void kda_backward_cost(const OpView *view, OpCost *ret_cost)
     work.flops = delta_backward_flops(&shape, &sums) + kda_outer_backward_flops(view->op->attr, sums.n_tokens);
     kda_work(view, ret_cost, &sums, &work);
     ret_cost->workspace_bytes = delta_backward_workspace(&shape, &sums);
+    ret_cost->n_host_ops = DELTA_HOST_BACKWARD;
 }
 
 /* Adds states before and after each sequence to a sample. */

@@ -80,6 +80,7 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
 
 void emit_cost(Emitter *emitter, StreamId stream, const OpCost *cost, int label, int op)
 {
+    emit_host(emitter, cost->n_host_ops * (emitter->is_backward ? emitter->device->backward_op_ns : emitter->device->eager_op_ns));
     for (int i = 0; i < cost->n_works; i++) {
         emit_work(emitter, stream, &cost->works[i], label, op);
     }
