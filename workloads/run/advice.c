@@ -20,16 +20,18 @@ static const struct {
     {"optimizer.moments", "\"int8\"", FALSE, FALSE},
 };
 
-/* Numbers of the plan that are halved or doubled until it fits. */
+/* Numbers of the plan that are halved or doubled until it fits, a few times at most: each try is a prediction. */
 static const struct {
     const char *path;
     gboolean doubles;
     int64_t last; /* not beyond it */
 } numbers[] = {
     {"workload.micro_batch", FALSE, 1},
-    {"cluster.nodes", TRUE, 1 << 14},
+    {"cluster.nodes", TRUE, 1 << 12},
     {"workload.seq_len", FALSE, 1024},
 };
+
+enum { TRIES_MAX = 3 };
 
 typedef struct Search {
     Result *result;
@@ -119,24 +121,48 @@ static json_t *combine(const Search *search, GString *change)
     return changed;
 }
 
+/* More ranks share the states at best: with fewer than this the states alone are too large. */
+static gboolean is_hopeless(const Result *result, int64_t factor)
+{
+    return result->static_memory_bytes / factor > result->capacity_bytes;
+}
+
+static gboolean try_number(const Search *search, json_t *base, const char *with, size_t idx)
+{
+    json_t *field = value_at(base, numbers[idx].path);
+    gboolean doubles = numbers[idx].doubles;
+    int64_t number = json_is_integer(field) ? json_integer_value(field) : doubles ? 1 : 0;
+    int64_t factor = 1;
+    for (int tries = 0; tries < TRIES_MAX && number > 0;) {
+        int64_t next = doubles ? 2 * number : number / 2;
+        factor *= 2;
+        number = next;
+        if (doubles ? next > numbers[idx].last : next < numbers[idx].last) {
+            return FALSE;
+        }
+        if (doubles && is_hopeless(search->result, factor)) {
+            continue;
+        }
+        g_autoptr(json_t) changed = json_deep_copy(base);
+        set(changed, numbers[idx].path, json_integer((json_int_t)number));
+        if (doubles) {
+            json_object_del(json_object_get(changed, "workload"), "global_batch"); /* keeps to the ranks */
+        }
+        g_autofree char *change = g_strdup_printf("%s %" G_GINT64_FORMAT "%s%s", numbers[idx].path, number,
+                                                  with[0] != '\0' ? " with " : "", with);
+        if (fits(search, changed, change)) {
+            return TRUE;
+        }
+        tries++;
+    }
+    return FALSE;
+}
+
 static gboolean try_numbers(const Search *search, json_t *base, const char *with)
 {
     gboolean found = FALSE;
     for (size_t i = 0; i < G_N_ELEMENTS(numbers); i++) {
-        json_t *field = value_at(base, numbers[i].path);
-        int64_t number = json_is_integer(field) ? json_integer_value(field) : numbers[i].doubles ? 1 : 0;
-        for (gboolean done = number == 0; !done && number != numbers[i].last;) {
-            number = numbers[i].doubles ? MIN(2 * number, numbers[i].last) : MAX(number / 2, numbers[i].last);
-            g_autoptr(json_t) changed = json_deep_copy(base);
-            set(changed, numbers[i].path, json_integer((json_int_t)number));
-            if (numbers[i].doubles) {
-                json_object_del(json_object_get(changed, "workload"), "global_batch"); /* keeps to the ranks */
-            }
-            g_autofree char *change = g_strdup_printf("%s %" G_GINT64_FORMAT "%s%s", numbers[i].path, number,
-                                                      with[0] != '\0' ? " with " : "", with);
-            done = fits(search, changed, change);
-            found = found || done;
-        }
+        found = try_number(search, base, with, i) || found;
     }
     return found;
 }
