@@ -1,5 +1,6 @@
 #include "workloads/lower/emit.h"
 
+#include "hw/timing.h"
 #include "workloads/lower/clock.h"
 
 Instr *emit(Emitter *emitter, InstrKind kind, StreamId stream)
@@ -54,10 +55,7 @@ void emit_host(Emitter *emitter, SimTime ns)
 void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, int op)
 {
     const Device *device = emitter->device;
-    Evidence evidence = EVIDENCE_ASSUMED;
-    SimTime one_ns[N_CLOCK_SHARES];
-    double power_share;
-    timing_in_step_curve(device, work, clock_shares, N_CLOCK_SHARES, one_ns, &power_share, &evidence);
+    Price price = price_list_get(emitter->prices, device, work);
     SimTime op_ns = label == LABEL_OPTIMIZER ? device->optimizer_launch_ns
                     : emitter->is_backward   ? device->backward_op_ns
                                              : device->eager_op_ns;
@@ -68,14 +66,14 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
     instr->label = label;
     instr->op = op;
     instr->n_launches = work->n_launches;
-    instr->device_ns = (one_ns[CLOCK_USUAL] + device->kernel_gap_ns) * work->n_launches;
-    instr->power_share = (float)power_share;
-    instr->clock_ns[0] = clock_difference(one_ns[CLOCK_LEAST] - one_ns[CLOCK_USUAL], work->n_launches);
-    instr->clock_ns[1] = clock_difference(one_ns[CLOCK_HIGHEST] - one_ns[CLOCK_USUAL], work->n_launches);
+    instr->device_ns = (price.one_ns[CLOCK_USUAL] + device->kernel_gap_ns) * work->n_launches;
+    instr->power_share = (float)price.power_share;
+    instr->clock_ns[0] = clock_difference(price.one_ns[CLOCK_LEAST] - price.one_ns[CLOCK_USUAL], work->n_launches);
+    instr->clock_ns[1] = clock_difference(price.one_ns[CLOCK_HIGHEST] - price.one_ns[CLOCK_USUAL], work->n_launches);
     instr->host_ns = op_ns * work->n_launches * timing_host_calls(work);
     instr->flops = work->flops * work->n_launches;
     instr->share = stream != STREAM_COMPUTE ? SHARE_SIDE : work_law_group(work->law) == WORK_GROUP_COMPUTE ? SHARE_DENSE : SHARE_STREAM;
-    instr->evidence = (guint8)evidence;
+    instr->evidence = (guint8)price.evidence;
 }
 
 void emit_cost(Emitter *emitter, StreamId stream, const OpCost *cost, int label, int op)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "hw/timing.h"
+#include "workloads/lower/price.h"
 #include "workloads/lower/program.h"
 #include "workloads/plan/plan.h"
 
@@ -11,6 +12,7 @@ typedef struct Emitter {
     const Plan *plan;
     const Device *device;
     Segment *segment;
+    PriceList *prices; /* owned by the lowering */
     Phase phase;
     gboolean is_backward;   /* kernels are issued by the autograd engine */
     gboolean is_selective;  /* operators run under selective checkpointing */

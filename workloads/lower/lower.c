@@ -344,6 +344,7 @@ static void lowering_clear(Lowering *lowering)
     g_free(lowering->rows);
     g_free(lowering->exchanges);
     g_free(lowering->loads);
+    price_list_free(lowering->emitter.prices);
 }
 
 static void free_group(void *group)
@@ -358,7 +359,7 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
     StepState state = {.lowering = &lowering, .frames = frames};
     int cut_tensor;
     lowering.program = program_new();
-    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device};
+    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = price_list_new()};
     lowering.geometries = g_ptr_array_new_with_free_func(free_group);
     lowering.cache = g_array_new(FALSE, TRUE, sizeof(CachedSegment));
     lowering.mode = save_mode(plan);
