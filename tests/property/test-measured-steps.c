@@ -9,6 +9,9 @@ static const struct {
     const char *path;
     double mean_absolute, worst, bias; /* percent */
 } bounds[] = {
+    {"step_time_s", 5, 12, 2},
+    {"time.forward_s", 7, 20, 2},
+    {"time.backward_s", 7, 20, 2},
     {"peak_memory_bytes", 1.5, 4, 2},
     {"static_memory_bytes", 0.5, 4, 2},
 };
