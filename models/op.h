@@ -79,6 +79,7 @@ typedef struct OpSaved {
 typedef struct OpCost {
     int n_works;
     Work works[OP_WORKS_MAX];
+    int n_works_to_save;     /* forward: works until the last tensor to keep is made; 0 = all (recomputation stops there) */
     int64_t workspace_bytes; /* most that is allocated at once beyond inputs, outputs, kept tensors and gradients */
     int n_host_syncs;        /* times the host waits for the device */
     int n_host_ops;          /* operators' worth of host time beyond the works: a library call that issues many kernels */

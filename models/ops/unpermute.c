@@ -150,6 +150,7 @@ static void unpermute_forward_cost(const OpView *view, OpCost *ret_cost)
     op_cost_stream(ret_cost, WORK_STRIDED, n, rows + s.slots * s.b, rows);
     op_cost_stream(ret_cost, WORK_COPY, 0, 0, out);                                  /* zeros */
     op_cost_stream(ret_cost, WORK_ELEMENTWISE, 0, s.slots * s.idx, s.slots * s.idx); /* order / k */
+    ret_cost->n_works_to_save = ret_cost->n_works; /* index_add keeps its rows and index before it runs */
     op_cost_stream(ret_cost, WORK_COPY, 0, out, out);                                /* index_add copies its base */
     Work *add = op_cost_stream(ret_cost, WORK_SCATTER_ADD, n, 2 * rows + s.slots * s.idx, rows);
     add->m = s.slots;

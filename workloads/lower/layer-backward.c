@@ -27,6 +27,7 @@ static void recompute(Walk *walk)
     pass->emitter->is_selective = walk->mode == SAVE_SELECTED;
     emit_host(pass->emitter, pass->emitter->device->checkpoint_ns);
     walk->in_recompute = TRUE;
+    walk->stop_op = end - 1;
     walk_forward(walk, end);
     for (guint t = 0; t < walk->graph->tensors->len; t++) {
         if (walk->alive[t] && walk->refs[t] == 0) {

@@ -24,6 +24,9 @@ static void forward_op(Walk *walk, int o)
                    op_aux_bytes(&walk->saved[o].aux[i], walk->pass->rows), MEM_ACTIVATIONS);
     }
     op_class(op->kind)->forward_cost(&view, &cost);
+    if (o == walk->stop_op && cost.n_works_to_save > 0) {
+        cost.n_works = cost.n_works_to_save;
+    }
     walk_compute(walk, o, &cost, FALSE);
     for (int i = 0; i < n_aux && !aux_outlives(walk, o); i++) {
         emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)});

@@ -118,6 +118,7 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     int n_ops = graph_n_ops(graph), n_tensors = (int)graph->tensors->len;
     *walk = (Walk){.pass = pass, .graph = graph, .mode = mode};
     walk->first_op = pass->first_op;
+    walk->stop_op = -1;
     walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
     walk->saved = g_new0(OpSaved, n_ops);
     walk->saves = g_new0(gboolean, n_ops);

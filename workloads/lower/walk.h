@@ -21,6 +21,7 @@ typedef struct Walk {
     gint16 *uses;        /* by tensor: readers still to come */
     gint16 *refs;        /* by tensor: backward operators that will read it */
     gboolean *alive;     /* by tensor */
+    int stop_op;             /* operator in which a recomputation stops once its tensors to keep are made, or -1 */
     gboolean source_dies_early; /* nobody keeps the dying source for backward: it dies with the forward pass */
     Place *grad;         /* by tensor; idx -1 = none */
     GArray *held;        /* GradHold */
