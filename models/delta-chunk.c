@@ -7,20 +7,20 @@
 
 /* Scratch of one head: what every chunk needs, [C, dk] and [C, dv] unless said otherwise. */
 typedef struct ChunkScratch {
-    real *before, *behind;   /* products of decays: from the chunk's start through row r; from behind r to its end */
-    real *kg, *qg, *kd;      /* k and q decayed from the start, k decayed to the end */
+    real *before, *behind; /* products of decays: from the chunk's start through row r; from behind r to its end */
+    real *kg, *qg, *kd;    /* k and q decayed from the start, k decayed to the end */
     real *du, *de;
     real *dqg, *dkg, *dkd;
-    real *dend;              /* [dk] gradient at the log of the chunk's whole decay */
-    const real *whole;       /* [dk] the chunk's whole decay: the last row of `before` */
+    real *dend;        /* [dk] gradient at the log of the chunk's whole decay */
+    const real *whole; /* [dk] the chunk's whole decay: the last row of `before` */
 } ChunkScratch;
 
 /* Lays the arrays out over the head's scratch; returns what is behind them. */
 static real *scratch_init(ChunkScratch *scratch, const DeltaHead *head)
 {
     int64_t key = head->chunk * head->dk, value = head->chunk * head->dv;
-    real **key_arrays[] = {&scratch->before, &scratch->behind, &scratch->kg, &scratch->qg, &scratch->kd,
-                           &scratch->dqg, &scratch->dkg, &scratch->dkd};
+    real **key_arrays[] = {&scratch->before, &scratch->behind, &scratch->kg,  &scratch->qg,
+                           &scratch->kd,     &scratch->dqg,    &scratch->dkg, &scratch->dkd};
     int64_t n_keys = G_N_ELEMENTS(key_arrays);
     for (int64_t i = 0; i < n_keys; i++) {
         *key_arrays[i] = head->work + i * key;
@@ -40,7 +40,8 @@ typedef struct Chunk {
 static Chunk chunk_at(const DeltaHead *head, int64_t idx)
 {
     int64_t start = idx * head->chunk;
-    return (Chunk){start, MIN(head->chunk, head->n - start), head->a + start * head->chunk, head->p + start * head->chunk};
+    return (Chunk){start, MIN(head->chunk, head->n - start), head->a + start * head->chunk,
+                   head->p + start * head->chunk};
 }
 
 static int64_t n_chunks_of(const DeltaHead *head)
@@ -155,18 +156,21 @@ static double chunk_solve(const DeltaHead *head, const Chunk *chunk, real *x, re
 }
 
 /* next = Diag(whole) state + kd^T u; next may not be state. */
-static double chunk_advance(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *u, const real *state, real *next)
+static double chunk_advance(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *u,
+                            const real *state, real *next)
 {
     int64_t dk = head->dk, dv = head->dv;
     for (int64_t d = 0; d < dk; d++) {
         scale_into(dv, scratch->whole[d], state + d * dv, next + d * dv);
     }
-    Matmul shape = {.m = dk, .n = dv, .k = chunk->c, .trans_a = TRUE, .lda = dk, .ldb = dv, .ldc = dv, .alpha = 1, .beta = 1};
+    Matmul shape = {
+        .m = dk, .n = dv, .k = chunk->c, .trans_a = TRUE, .lda = dk, .ldb = dv, .ldc = dv, .alpha = 1, .beta = 1};
     return (double)(dk * dv) + product(shape, scratch->kd, u, next);
 }
 
 /* x = v - kg S, then the solution u. */
-static double chunk_deltas(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *state, real *x, real *u)
+static double chunk_deltas(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *state,
+                           real *x, real *u)
 {
     int64_t dk = head->dk, dv = head->dv;
     memcpy(x, head->v + chunk->start * dv, (size_t)(chunk->c * dv) * sizeof *x);
@@ -176,7 +180,8 @@ static double chunk_deltas(const DeltaHead *head, const Chunk *chunk, const Chun
 }
 
 /* o = qg S + p U; causal pairs of p count. */
-static double chunk_output(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *state, const real *u, real *o)
+static double chunk_output(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *state,
+                           const real *u, real *o)
 {
     int64_t dk = head->dk, dv = head->dv, c = chunk->c;
     Matmul read = {.m = c, .n = dv, .k = dk, .lda = dk, .ldb = dv, .ldc = dv, .alpha = 1};
@@ -230,7 +235,15 @@ static double chunk_solve_backward(const DeltaHead *head, const Chunk *chunk, re
     for (int64_t i0 = (c - 1) / DELTA_BLOCK * DELTA_BLOCK; i0 >= 0; i0 -= DELTA_BLOCK) {
         int64_t end = MIN(c, i0 + DELTA_BLOCK);
         if (end < c) {
-            Matmul shape = {.m = end - i0, .n = dv, .k = c - end, .trans_a = TRUE, .lda = ld, .ldb = dv, .ldc = dv, .alpha = -1, .beta = 1};
+            Matmul shape = {.m = end - i0,
+                            .n = dv,
+                            .k = c - end,
+                            .trans_a = TRUE,
+                            .lda = ld,
+                            .ldb = dv,
+                            .ldc = dv,
+                            .alpha = -1,
+                            .beta = 1};
             REAL_NAME(matmul)(&shape, chunk->a + end * ld + i0, de + end * dv, du + i0 * dv);
         }
         for (int64_t i = end - 1; i >= i0; i--) {
@@ -250,14 +263,16 @@ typedef struct ChunkReplay {
 } ChunkReplay;
 
 /* What arrives at U and at the pair matrices: dU = p^T dO + kd dS', then dR, dE, dv and dbeta. */
-static double chunk_deltas_backward(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch, const ChunkReplay *replay,
-                                    const real *d_o, const real *dstate, const DeltaGradients *grads)
+static double chunk_deltas_backward(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch,
+                                    const ChunkReplay *replay, const real *d_o, const real *dstate,
+                                    const DeltaGradients *grads)
 {
     int64_t dk = head->dk, dv = head->dv, c = chunk->c;
     Matmul states = {.m = c, .n = dv, .k = dk, .lda = dk, .ldb = dv, .ldc = dv, .alpha = 1};
     double flops = product(states, scratch->kd, dstate, scratch->du);
     if (d_o != NULL) {
-        Matmul pairs = {.m = c, .n = dv, .k = c, .trans_a = TRUE, .lda = head->chunk, .ldb = dv, .ldc = dv, .alpha = 1, .beta = 1};
+        Matmul pairs = {
+            .m = c, .n = dv, .k = c, .trans_a = TRUE, .lda = head->chunk, .ldb = dv, .ldc = dv, .alpha = 1, .beta = 1};
         product(pairs, chunk->p, d_o, scratch->du);
     }
     flops += (double)(c * (c + 1) * dv);
@@ -270,8 +285,8 @@ static double chunk_deltas_backward(const DeltaHead *head, const Chunk *chunk, C
 }
 
 /* dp = tril(dO U^T), da = -strict_tril(dE U^T). */
-static double chunk_pair_gradients(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch, const real *u, const real *d_o,
-                                   const DeltaGradients *grads)
+static double chunk_pair_gradients(const DeltaHead *head, const Chunk *chunk, const ChunkScratch *scratch,
+                                   const real *u, const real *d_o, const DeltaGradients *grads)
 {
     int64_t dv = head->dv, c = chunk->c, ld = head->chunk;
     real *da = grads->a + chunk->start * ld, *dp = grads->p + chunk->start * ld;
@@ -290,9 +305,10 @@ static double chunk_pair_gradients(const DeltaHead *head, const Chunk *chunk, co
     return (double)(c * (c + 1) * dv) + (double)(c * (c - 1) * dv);
 }
 
-/* Through the states: gradients of the scaled keys and queries and of the chunk's decay; dstate moves before the chunk. */
-static double chunk_states_backward(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch, const ChunkReplay *replay,
-                                    const real *d_o, real *dstate)
+/* Through the states: gradients of the scaled keys and queries and of the chunk's decay; dstate moves before the chunk.
+ */
+static double chunk_states_backward(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch,
+                                    const ChunkReplay *replay, const real *d_o, real *dstate)
 {
     int64_t dk = head->dk, dv = head->dv, c = chunk->c;
     Matmul rows = {.m = c, .n = dk, .k = dv, .trans_b = TRUE, .lda = dv, .ldb = dv, .ldc = dk, .alpha = 1};
@@ -316,15 +332,18 @@ static double chunk_states_backward(const DeltaHead *head, const Chunk *chunk, C
 }
 
 /* A row of it: where decays and gradients lie; what goes through the end of the chunk is added to dend. */
-HOT static void scale_row_backward(int64_t dk, int64_t at, int64_t row, const DeltaHead *head, const ChunkScratch *scratch,
-                                   const DeltaGradients *grads)
+HOT static void scale_row_backward(int64_t dk, int64_t at, int64_t row, const DeltaHead *head,
+                                   const ChunkScratch *scratch, const DeltaGradients *grads)
 {
     const real *restrict before = scratch->before + row, *restrict behind = scratch->behind + row;
-    const real *restrict dqg = scratch->dqg + row, *restrict dkg = scratch->dkg + row, *restrict dkd = scratch->dkd + row;
+    const real *restrict dqg = scratch->dqg + row, *restrict dkg = scratch->dkg + row,
+                         *restrict dkd = scratch->dkd + row;
     const real *restrict q = head->q + at, *restrict k = head->k + at;
-    real *restrict dq = grads->q + at, *restrict dkey = grads->k + at, *restrict dg = grads->g + at, *restrict dend = scratch->dend;
+    real *restrict dq = grads->q + at, *restrict dkey = grads->k + at, *restrict dg = grads->g + at,
+                   *restrict dend = scratch->dend;
     for (int64_t d = 0; d < dk; d++) {
-        real to_q = before[d] * dqg[d], early = before[d] * dkg[d], late = behind[d] * dkd[d], through_end = k[d] * late;
+        real to_q = before[d] * dqg[d], early = before[d] * dkg[d], late = behind[d] * dkd[d],
+             through_end = k[d] * late;
         dq[d] = to_q;
         dkey[d] = early + late;
         dg[d] = q[d] * to_q + k[d] * early - through_end;
@@ -333,7 +352,8 @@ HOT static void scale_row_backward(int64_t dk, int64_t at, int64_t row, const De
 }
 
 /* Back from the scaled keys and queries. */
-static double chunk_scale_backward(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch, const DeltaGradients *grads)
+static double chunk_scale_backward(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch,
+                                   const DeltaGradients *grads)
 {
     int64_t dk = head->dk, c = chunk->c, offset = chunk->start * dk;
     for (int64_t r = 0; r < c; r++) {

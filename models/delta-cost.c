@@ -122,7 +122,7 @@ int64_t delta_backward_workspace(const DeltaShape *shape, const DeltaSums *sums)
 /* Elements over all tokens and value heads, in fp32: key side, value side, pair matrices, one per token. */
 typedef struct EagerSizes {
     int64_t key, value, pair, one;
-    int n_steps;   /* chunks of a sequence, one after the other */
+    int n_steps; /* chunks of a sequence, one after the other */
     int chunk;
 } EagerSizes;
 
@@ -170,15 +170,15 @@ void delta_eager_forward(const DeltaShape *shape, const DeltaSums *sums, OpCost 
 {
     EagerSizes size = eager_sizes(shape, sums);
     int64_t rows = size.one / 4, third = size.pair / 3;
-    eager_kernel(cost, WORK_COPY, size.key / 2, size.key, 3);        /* q, k, z to fp32 */
-    eager_kernel(cost, WORK_ELEMENTWISE, size.key, size.key, 4);     /* gate */
-    eager_kernel(cost, WORK_ELEMENTWISE, size.key, size.key, 4);     /* squares, scaled q and k */
+    eager_kernel(cost, WORK_COPY, size.key / 2, size.key, 3);    /* q, k, z to fp32 */
+    eager_kernel(cost, WORK_ELEMENTWISE, size.key, size.key, 4); /* gate */
+    eager_kernel(cost, WORK_ELEMENTWISE, size.key, size.key, 4); /* squares, scaled q and k */
     eager_kernel(cost, WORK_REDUCE, size.key, size.one, 2);
-    eager_kernel(cost, WORK_ELEMENTWISE, size.one, size.one, 4);     /* roots, write strength */
-    eager_kernel(cost, WORK_STRIDED, size.key, size.key, 3);         /* chunks to the front */
+    eager_kernel(cost, WORK_ELEMENTWISE, size.one, size.one, 4); /* roots, write strength */
+    eager_kernel(cost, WORK_STRIDED, size.key, size.key, 3);     /* chunks to the front */
     eager_kernel(cost, WORK_STRIDED, size.value / 2, size.value, 1);
-    eager_kernel(cost, WORK_ELEMENTWISE, size.key, size.key, 1);     /* q times scale */
-    eager_kernel(cost, WORK_STRIDED, size.key, size.key, 1);         /* cumulative decay */
+    eager_kernel(cost, WORK_ELEMENTWISE, size.key, size.key, 1); /* q times scale */
+    eager_kernel(cost, WORK_STRIDED, size.key, size.key, 1);     /* cumulative decay */
     eager_pair_matrix(cost, &size, 1);
     eager_kernel(cost, WORK_ELEMENTWISE, size.pair + size.one, size.pair, 3); /* times beta, sign, mask */
     eager_kernel(cost, WORK_COPY, third, third, 2 * (size.chunk - 1));        /* inverse, row by row */

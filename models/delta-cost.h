@@ -11,8 +11,8 @@
 enum { DELTA_CHUNK = 64, DELTA_BLOCK = 16 }; /* tokens per chunk by default; rows per sub-chunk */
 
 /*
- * Host time of one library call beyond that of one operator, in operators: it issues 10 to 15 kernels from a script. From
- * op_kda.csv, where the device waits: 0.84 ms forward, about 1.6 ms backward.
+ * Host time of one library call beyond that of one operator, in operators: it issues 10 to 15 kernels from a script.
+ * From op_kda.csv, where the device waits: 0.84 ms forward, about 1.6 ms backward.
  */
 enum { DELTA_HOST_FORWARD = 26, DELTA_HOST_BACKWARD = 44 };
 

@@ -9,7 +9,8 @@
 void REAL_NAME(delta_arrays_init)(DeltaArrays *arrays, const DeltaShape *shape, int64_t n)
 {
     int64_t dk = shape->key_dim, dv = shape->value_dim;
-    real **parts[] = {&arrays->q, &arrays->k, &arrays->w, &arrays->v, &arrays->o, &arrays->a, &arrays->p, &arrays->beta};
+    real **parts[] = {&arrays->q, &arrays->k, &arrays->w, &arrays->v,
+                      &arrays->o, &arrays->a, &arrays->p, &arrays->beta};
     const int64_t widths[] = {dk, dk, dk, dv, dv, shape->chunk, shape->chunk, 1};
     int64_t total = delta_work_numel(shape, n);
     for (guint i = 0; i < G_N_ELEMENTS(widths); i++) {
@@ -20,8 +21,18 @@ void REAL_NAME(delta_arrays_init)(DeltaArrays *arrays, const DeltaShape *shape, 
         *parts[i] = at;
         at += n * widths[i];
     }
-    arrays->rule = (DeltaHead){.n = n, .dk = dk, .dv = dv, .chunk = shape->chunk, .q = arrays->q, .k = arrays->k, .v = arrays->v,
-                               .w = arrays->w, .beta = arrays->beta, .a = arrays->a, .p = arrays->p, .work = at};
+    arrays->rule = (DeltaHead){.n = n,
+                               .dk = dk,
+                               .dv = dv,
+                               .chunk = shape->chunk,
+                               .q = arrays->q,
+                               .k = arrays->k,
+                               .v = arrays->v,
+                               .w = arrays->w,
+                               .beta = arrays->beta,
+                               .a = arrays->a,
+                               .p = arrays->p,
+                               .work = at};
 }
 
 void REAL_NAME(delta_arrays_clear)(DeltaArrays *arrays)

@@ -1,5 +1,6 @@
 /*
- * Heads of linear attention: L2 norms of q and k, and copies between tokens that hold all heads and dense arrays of one.
+ * Heads of linear attention: L2 norms of q and k, and copies between tokens that hold all heads and dense arrays of
+ * one.
  */
 #pragma once
 
@@ -9,7 +10,7 @@
 /* Dense arrays of one value head, `rule` over them. */
 typedef struct DeltaArrays {
     DeltaHead rule;
-    real *block; /* owns the rest */
+    real *block;     /* owns the rest */
     real *q, *k, *w; /* [n, dk] */
     real *v, *o;     /* [n, dv] */
     real *a, *p;     /* [n, chunk] */

@@ -11,18 +11,19 @@
  * sub-chunk are formed one by one, the decay between them carried along.
  */
 typedef struct PairScratch {
-    real *keys, *queries;   /* [B, dk] rows of the sub-chunk, decayed from its start */
-    real *decay;            /* [B, dk] that decay */
-    real *reach, *reached;  /* [C, dk] earlier rows: decay up to the sub-chunk's start, and keys times it */
-    real *inner;            /* [dk, B] or [B, dk] decays (times keys) inside the sub-chunk */
-    real *sum_q, *sum_k;    /* [B, dk] */
-    real *back;             /* [C, dk] */
+    real *keys, *queries;  /* [B, dk] rows of the sub-chunk, decayed from its start */
+    real *decay;           /* [B, dk] that decay */
+    real *reach, *reached; /* [C, dk] earlier rows: decay up to the sub-chunk's start, and keys times it */
+    real *inner;           /* [dk, B] or [B, dk] decays (times keys) inside the sub-chunk */
+    real *sum_q, *sum_k;   /* [B, dk] */
+    real *back;            /* [C, dk] */
 } PairScratch;
 
 static void pair_scratch_init(PairScratch *scratch, const DeltaHead *head)
 {
     int64_t small = DELTA_BLOCK * head->dk, large = head->chunk * head->dk;
-    real **blocks[] = {&scratch->keys, &scratch->queries, &scratch->decay, &scratch->inner, &scratch->sum_q, &scratch->sum_k};
+    real **blocks[] = {&scratch->keys,  &scratch->queries, &scratch->decay,
+                       &scratch->inner, &scratch->sum_q,   &scratch->sum_k};
     int64_t n_blocks = G_N_ELEMENTS(blocks);
     for (int64_t i = 0; i < n_blocks; i++) {
         *blocks[i] = head->work + i * small;
@@ -109,7 +110,8 @@ typedef struct PairMatrices {
 } PairMatrices;
 
 /* Dot products of row r with the rows of its sub-chunk, which `inner` ([dk, B]) holds decayed to row r - 1. */
-HOT static void inner_row(int64_t dk, const real *w, const real *k, const real *q, real *inner, real *key_sums, real *query_sums)
+HOT static void inner_row(int64_t dk, const real *w, const real *k, const real *q, real *inner, real *key_sums,
+                          real *query_sums)
 {
     real keys[DELTA_BLOCK] = {0}, queries[DELTA_BLOCK] = {0};
     for (int64_t d = 0; d < dk; d++) {
@@ -159,7 +161,8 @@ static double pairs_forward_visit(const DeltaHead *head, const SubChunk *sub, Pa
         memset(to->p + first + r * ld, 0, (size_t)ld * sizeof *to->p);
     }
     if (sub->i0 > 0) {
-        Matmul shape = {.m = sub->b, .n = sub->i0, .k = dk, .trans_b = TRUE, .lda = dk, .ldb = dk, .ldc = ld, .alpha = 1};
+        Matmul shape = {
+            .m = sub->b, .n = sub->i0, .k = dk, .trans_b = TRUE, .lda = dk, .ldb = dk, .ldc = ld, .alpha = 1};
         flops += decay_rows(head, sub, scratch) + reach_keys(head, sub, scratch);
         REAL_NAME(matmul)(&shape, scratch->keys, scratch->reached, to->a + first);
         REAL_NAME(matmul)(&shape, scratch->queries, scratch->reached, to->p + first);
@@ -202,7 +205,8 @@ HOT static void multiply_by(int64_t n, const real *restrict x, real *restrict y)
 }
 
 /* Pairs with earlier sub-chunks, both directions. */
-static double outer_pairs_backward(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch, const DeltaGradients *grads)
+static double outer_pairs_backward(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch,
+                                   const DeltaGradients *grads)
 {
     int64_t dk = head->dk, ld = head->chunk, first = sub->start + sub->i0;
     const real *da = grads->a + first * ld, *dp = grads->p + first * ld;
@@ -228,12 +232,12 @@ static double outer_pairs_backward(const DeltaHead *head, const SubChunk *sub, P
 /* Row r of a sub-chunk and the rows i < r before it. */
 typedef struct InnerRow {
     int64_t r, dk;
-    const real *dp, *da;    /* [r + 1] gradients of the pair matrices' row */
-    const real *w, *q, *k;  /* of row r */
-    const real *keys;       /* [B, dk] of the sub-chunk */
-    real *inner;            /* [B, dk] decay from row i to row r */
-    real *back;             /* [B, dk] what comes back to rows i */
-    real *sum_q, *sum_k;    /* what comes to row r */
+    const real *dp, *da;   /* [r + 1] gradients of the pair matrices' row */
+    const real *w, *q, *k; /* of row r */
+    const real *keys;      /* [B, dk] of the sub-chunk */
+    real *inner;           /* [B, dk] decay from row i to row r */
+    real *back;            /* [B, dk] what comes back to rows i */
+    real *sum_q, *sum_k;   /* what comes to row r */
 } InnerRow;
 
 enum { LANES = 16 };
@@ -282,8 +286,10 @@ HOT static void inner_row_backward(const InnerRow *row)
     }
 }
 
-/* Pairs inside the sub-chunk: inner[i] = decay from row i to row r. sum_k and sum_q gather row r; back gathers rows i. */
-static double inner_pairs_backward(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch, const DeltaGradients *grads)
+/* Pairs inside the sub-chunk: inner[i] = decay from row i to row r. sum_k and sum_q gather row r; back gathers rows i.
+ */
+static double inner_pairs_backward(const DeltaHead *head, const SubChunk *sub, PairScratch *scratch,
+                                   const DeltaGradients *grads)
 {
     int64_t dk = head->dk, ld = head->chunk, first = sub->start + sub->i0;
     memset(scratch->back, 0, (size_t)(sub->b * dk) * sizeof *scratch->back);
@@ -291,7 +297,18 @@ static double inner_pairs_backward(const DeltaHead *head, const SubChunk *sub, P
         int64_t at = (first + r) * dk;
         const real *w = head->w + at, *k = head->k + at, *q = head->q + at;
         const real *da = grads->a + (first + r) * ld + sub->i0, *dp = grads->p + (first + r) * ld + sub->i0;
-        InnerRow row = {r, dk, dp, da, w, q, k, head->k + first * dk, scratch->inner, scratch->back, scratch->sum_q, scratch->sum_k};
+        InnerRow row = {r,
+                        dk,
+                        dp,
+                        da,
+                        w,
+                        q,
+                        k,
+                        head->k + first * dk,
+                        scratch->inner,
+                        scratch->back,
+                        scratch->sum_q,
+                        scratch->sum_k};
         inner_row_backward(&row);
         finish_row(dk, q, scratch->sum_q, NULL, grads->q + at, grads->g + at);
         finish_row(dk, k, scratch->sum_k, NULL, grads->k + at, grads->g + at);

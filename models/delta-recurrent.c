@@ -75,7 +75,8 @@ typedef struct RecurrentRow {
 } RecurrentRow;
 
 /* Gradients of one row (kernels.md 2.2), and dS from behind the row to before it. */
-static void recurrent_row_backward(const DeltaHead *head, int64_t t, const real *d_o, const RecurrentRow *row, const DeltaGradients *grads)
+static void recurrent_row_backward(const DeltaHead *head, int64_t t, const real *d_o, const RecurrentRow *row,
+                                   const DeltaGradients *grads)
 {
     int64_t dk = head->dk, dv = head->dv;
     const real *q = head->q + t * dk, *k = head->k + t * dk, *w = head->w + t * dk;
@@ -106,8 +107,8 @@ static void recurrent_row_backward(const DeltaHead *head, int64_t t, const real 
 }
 
 /* Rows [start, end): replays the states from the one before `start`, then walks back. */
-static void recurrent_span_backward(const DeltaHead *head, int64_t start, int64_t end, const real *first, const DeltaUpstream *up,
-                                    real *dstate, const DeltaGradients *grads)
+static void recurrent_span_backward(const DeltaHead *head, int64_t start, int64_t end, const real *first,
+                                    const DeltaUpstream *up, real *dstate, const DeltaGradients *grads)
 {
     int64_t size = head->dk * head->dv, n = end - start;
     g_autofree real *states = g_new(real, (gsize)((n + 1) * size));
@@ -121,7 +122,8 @@ static void recurrent_span_backward(const DeltaHead *head, int64_t start, int64_
     }
     for (int64_t i = n - 1; i >= 0; i--) {
         int64_t t = start + i;
-        const RecurrentRow row = {states + i * size, states + (i + 1) * size, e + i * head->dv, u + i * head->dv, dstate, de};
+        const RecurrentRow row = {
+            states + i * size, states + (i + 1) * size, e + i * head->dv, u + i * head->dv, dstate, de};
         recurrent_row_backward(head, t, up->o != NULL ? up->o + t * head->dv : NULL, &row, grads);
     }
 }

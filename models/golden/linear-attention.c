@@ -57,9 +57,12 @@ static KdaGate kda_gate_of(const GoldenCase *c)
 /* The gate alone is a function inside the operator. */
 gboolean golden_kda_gate(GoldenCase *c, GError **error)
 {
-    KdaAttr attr = {.value_heads = golden_dim(c, "in.z", 1), .key_dim = golden_dim(c, "in.z", 2), .gate = kda_gate_of(c),
+    KdaAttr attr = {.value_heads = golden_dim(c, "in.z", 1),
+                    .key_dim = golden_dim(c, "in.z", 2),
+                    .gate = kda_gate_of(c),
                     .lower_bound = golden_number(c, "lower_bound", -5)};
-    const Tensor *z = golden_tensor(c, "in.z"), *a_log = golden_tensor(c, "in.A_log"), *dt = golden_tensor(c, "in.dt_bias");
+    const Tensor *z = golden_tensor(c, "in.z"), *a_log = golden_tensor(c, "in.A_log"),
+                 *dt = golden_tensor(c, "in.dt_bias");
     g_autoptr(Tensor) g = tensor_dup(z), dz = tensor_dup(z), da_log = tensor_dup(a_log), ddt = tensor_dup(dt);
     KdaGateTensors tensors = {z, a_log, dt, golden_tensor(c, "gout.g"), g, dz, da_log, ddt};
     if (c->real == TENSOR_F64) {
@@ -148,8 +151,13 @@ static int project_conv(GoldenCase *c, int x, const char *name, const char *conv
 gboolean golden_kda_layer(GoldenCase *c, GError **error)
 {
     int64_t heads = golden_int(c, "heads", 1), dim = golden_int(c, "head_dim", 1);
-    KdaAttr attr = {.heads = heads, .value_heads = heads, .key_dim = dim, .value_dim = dim, .gate = kda_gate_of(c),
-                    .lower_bound = golden_number(c, "lower_bound", -5), .beta_scale = 1};
+    KdaAttr attr = {.heads = heads,
+                    .value_heads = heads,
+                    .key_dim = dim,
+                    .value_dim = dim,
+                    .gate = kda_gate_of(c),
+                    .lower_bound = golden_number(c, "lower_bound", -5),
+                    .beta_scale = 1};
     int x = golden_input(c, "x", ROWS_TOKENS, TRUE);
     int q = project_conv(c, x, "q_proj", "q_conv1d"), k = project_conv(c, x, "k_proj", "k_conv1d");
     int v = project_conv(c, x, "v_proj", "v_conv1d");
@@ -171,7 +179,8 @@ gboolean golden_gdn(GoldenCase *c, GError **error)
 {
     static const char *const names[] = {"q_raw", "k_raw", "v", "a", "beta_logit"};
     KdaAttr sizes = kda_attr(c, "in.q_raw");
-    GdnAttr attr = {.heads = sizes.heads, .value_heads = sizes.value_heads, .key_dim = sizes.key_dim, .value_dim = sizes.value_dim};
+    GdnAttr attr = {
+        .heads = sizes.heads, .value_heads = sizes.value_heads, .key_dim = sizes.key_dim, .value_dim = sizes.value_dim};
     int inputs[5];
     for (int i = 0; i < 5; i++) {
         inputs[i] = golden_input(c, names[i], ROWS_TOKENS, TRUE);
@@ -185,8 +194,10 @@ gboolean golden_gdn(GoldenCase *c, GError **error)
 
 gboolean golden_gdn_layer(GoldenCase *c, GError **error)
 {
-    GdnAttr attr = {.heads = golden_int(c, "key_heads", 1), .value_heads = golden_int(c, "value_heads", 1),
-                    .key_dim = golden_int(c, "key_dim", 1), .value_dim = golden_int(c, "value_dim", 1)};
+    GdnAttr attr = {.heads = golden_int(c, "key_heads", 1),
+                    .value_heads = golden_int(c, "value_heads", 1),
+                    .key_dim = golden_int(c, "key_dim", 1),
+                    .value_dim = golden_int(c, "value_dim", 1)};
     int x = golden_input(c, "x", ROWS_TOKENS, TRUE);
     int q = project_conv(c, x, "q_proj", "q_conv"), k = project_conv(c, x, "k_proj", "k_conv");
     int v = project_conv(c, x, "v_proj", "v_conv"), z = project(c, x, "z_proj");

@@ -30,7 +30,8 @@ gboolean golden_activation(GoldenCase *c, GError **error)
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
         attr.form = strcmp(kinds[i], kind) == 0 ? (ActivationForm)i : attr.form;
     }
-    int g = golden_input(c, "g", ROWS_TOKENS, TRUE), u = golden_has(c, "in.u") ? golden_input(c, "u", ROWS_TOKENS, TRUE) : -1;
+    int g = golden_input(c, "g", ROWS_TOKENS, TRUE),
+        u = golden_has(c, "in.u") ? golden_input(c, "u", ROWS_TOKENS, TRUE) : -1;
     golden_output(c, "y", activation_add(c->graph, "act", &attr, g, u));
     return golden_run(c, error);
 }
@@ -77,7 +78,8 @@ gboolean golden_attnres_mix(GoldenCase *c, GError **error)
     return golden_compare(c, "grad.V", dsources, error);
 }
 
-/* Weights of one kind over layers, such as in.norm_attn [layers, h]: which parameter of the graph holds each layer's. */
+/* Weights of one kind over layers, such as in.norm_attn [layers, h]: which parameter of the graph holds each layer's.
+ */
 typedef struct LayerWeights {
     const char *name;
     int params[32];
@@ -98,7 +100,8 @@ static void bind_layer(Schedule *s, LayerWeights *weights, int layer, int back)
     OpName full = op_name("in", weights->name);
     int param = (int)s->c->graph->params->len - 1 - back;
     weights->params[layer] = param;
-    golden_param_value(s->c, graph_param(s->c->graph, param)->name, NULL, entry_of(golden_tensor(s->c, full.text), layer));
+    golden_param_value(s->c, graph_param(s->c->graph, param)->name, NULL,
+                       entry_of(golden_tensor(s->c, full.text), layer));
 }
 
 /* The mix of the bank and, unless -1, the prefix. */
@@ -190,7 +193,8 @@ static int schedule_layers(Schedule *s, int n_layers, int block, int embedding, 
                 s->sources[s->n_bank++] = prefix;
                 prefix = -1;
             }
-            int y = schedule_sublayer(s, i, mlp, u, &weights[mlp ? NORM_MLP : NORM_ATTN], &weights[mlp ? MATRIX_MLP : MATRIX_ATTN]);
+            int y = schedule_sublayer(s, i, mlp, u, &weights[mlp ? NORM_MLP : NORM_ATTN],
+                                      &weights[mlp ? MATRIX_MLP : MATRIX_ATTN]);
             prefix = prefix >= 0 ? residual_add(graph, "prefix", prefix, y, 1) : y;
         }
     }
@@ -199,8 +203,9 @@ static int schedule_layers(Schedule *s, int n_layers, int block, int embedding, 
 
 gboolean golden_attnres_schedule(GoldenCase *c, GError **error)
 {
-    LayerWeights weights[N_LAYER_WEIGHTS] = {{.name = "w_attn"}, {.name = "gamma_attn"}, {.name = "w_mlp"}, {.name = "gamma_mlp"},
-                                             {.name = "norm_attn"}, {.name = "norm_mlp"}, {.name = "A"}, {.name = "M"}};
+    LayerWeights weights[N_LAYER_WEIGHTS] = {{.name = "w_attn"},    {.name = "gamma_attn"}, {.name = "w_mlp"},
+                                             {.name = "gamma_mlp"}, {.name = "norm_attn"},  {.name = "norm_mlp"},
+                                             {.name = "A"},         {.name = "M"}};
     int n_layers = (int)golden_int(c, "layers", 1), block = (int)golden_int(c, "block", 1);
     gboolean full = strcmp(golden_text(c, "variant", "block"), "full") == 0;
     for (int w = 0; w < N_LAYER_WEIGHTS; w++) {
@@ -247,19 +252,25 @@ gboolean golden_vision_block(GoldenCase *c, GError **error)
     int64_t heads = golden_int(c, "heads", 1), dim = golden_int(c, "head_dim", 1), h = golden_dim(c, "in.norm0", 0);
     double eps = golden_number(c, "eps", 1e-5);
     Graph *graph = c->graph;
-    RopeAttr rope = {.heads = heads, .head_dim = dim, .rotary_dim = dim, .base = golden_number(c, "base", 10000),
-                     .layout = ROPE_INTERLEAVED, .planar = TRUE};
+    RopeAttr rope = {.heads = heads,
+                     .head_dim = dim,
+                     .rotary_dim = dim,
+                     .base = golden_number(c, "base", 10000),
+                     .layout = ROPE_INTERLEAVED,
+                     .planar = TRUE};
     AttentionAttr attention = {.heads = heads, .kv_heads = heads, .head_dim = dim, .v_dim = dim};
     SplitAttr thirds = {.groups = 1, .n_parts = 3, .widths = {heads * dim, heads * dim, heads * dim}};
     ActivationAttr gelu = {.form = ACTIVATION_FORM_GELU_TANH};
     int qkv[3];
-    int x = golden_input(c, "x", ROWS_TOKENS, TRUE), grid = golden_input_value(c, "grid", ROWS_TOKENS, FALSE, patch_grid(c));
+    int x = golden_input(c, "x", ROWS_TOKENS, TRUE),
+        grid = golden_input_value(c, "grid", ROWS_TOKENS, FALSE, patch_grid(c));
     int normed = rmsnorm_add(graph, "norm0", x, h, eps, FALSE);
     split_add(graph, "qkv", linear_add(graph, "wqkv", normed, 3 * heads * dim, FALSE), &thirds, qkv);
     int q = rope_add(graph, "q_rope", qkv[0], grid, &rope), k = rope_add(graph, "k_rope", qkv[1], grid, &rope);
     int o = attention_add(graph, "attn", q, k, qkv[2], &attention).o;
     int middle = residual_add(graph, "middle", x, linear_add(graph, "wo", o, h, FALSE), 1);
-    int mlp = linear_add(graph, "fc0", rmsnorm_add(graph, "norm1", middle, h, eps, FALSE), golden_dim(c, "in.fc0", 0), FALSE);
+    int mlp =
+        linear_add(graph, "fc0", rmsnorm_add(graph, "norm1", middle, h, eps, FALSE), golden_dim(c, "in.fc0", 0), FALSE);
     mlp = linear_add(graph, "fc1", activation_add(graph, "gelu", &gelu, mlp, -1), h, FALSE);
     golden_output(c, "y", residual_add(graph, "end", middle, mlp, 1));
     static const char *const names[] = {"norm0", "wqkv", "wo", "norm1", "fc0", "fc1"};

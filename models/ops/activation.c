@@ -12,8 +12,8 @@ typedef struct ActivationFlops {
 static ActivationFlops activation_flops(const ActivationAttr *attr)
 {
     static const ActivationFlops flops[N_ACTIVATION_FORMS] = {
-        [ACTIVATION_FORM_SWIGLU] = {3, 6}, [ACTIVATION_FORM_SITU] = {9, 18},     [ACTIVATION_FORM_GPTOSS] = {8, 14},
-        [ACTIVATION_FORM_RELU2] = {2, 2},  [ACTIVATION_FORM_SILU] = {2, 5},      [ACTIVATION_FORM_GELU] = {5, 10},
+        [ACTIVATION_FORM_SWIGLU] = {3, 6},     [ACTIVATION_FORM_SITU] = {9, 18}, [ACTIVATION_FORM_GPTOSS] = {8, 14},
+        [ACTIVATION_FORM_RELU2] = {2, 2},      [ACTIVATION_FORM_SILU] = {2, 5},  [ACTIVATION_FORM_GELU] = {5, 10},
         [ACTIVATION_FORM_GELU_TANH] = {9, 18},
     };
     gboolean unbounded = attr->form == ACTIVATION_FORM_SITU && attr->linear_beta <= 0;
@@ -23,11 +23,11 @@ static ActivationFlops activation_flops(const ActivationAttr *attr)
 REAL_DECLARE(activation_forward);
 REAL_DECLARE(activation_backward);
 
-#define GPTOSS_LIMIT ((real)7)
-#define GPTOSS_ALPHA ((real)1.702)
-#define SQRT_HALF ((real)0.70710678118654752440)
+#define GPTOSS_LIMIT   ((real)7)
+#define GPTOSS_ALPHA   ((real)1.702)
+#define SQRT_HALF      ((real)0.70710678118654752440)
 #define SQRT_2_OVER_PI ((real)0.79788456080286535588)
-#define GELU_CUBIC ((real)0.044715)
+#define GELU_CUBIC     ((real)0.044715)
 
 /* Partial derivatives of y. */
 typedef struct ActivationSlope {
@@ -232,9 +232,9 @@ int activation_add(Graph *graph, const char *name, const ActivationAttr *attr, i
  */
 typedef struct ActivationChain {
     const char *forward, *backward_g, *backward_u;
-    int n_kept;          /* private tensors of the input's size that autograd keeps */
+    int n_kept; /* private tensors of the input's size that autograd keeps */
     guint32 kept_inputs;
-    int n_extra;         /* more of them alive at once in backward than kept tensors, dy and gradients */
+    int n_extra; /* more of them alive at once in backward than kept tensors, dy and gradients */
 } ActivationChain;
 
 static const ActivationChain activation_chains[N_ACTIVATION_FORMS] = {
@@ -341,10 +341,10 @@ static gboolean activation_sample(int idx, Graph *graph, RowCounts *rows)
         ActivationAttr attr;
         int64_t rows, width;
     } samples[] = {
-        {{ACTIVATION_FORM_SWIGLU, 0, 0}, 5, 7},   {{ACTIVATION_FORM_SITU, 4, 25}, 3, 9},
-        {{ACTIVATION_FORM_SITU, 4, 0}, 4, 5},     {{ACTIVATION_FORM_GPTOSS, 0, 0}, 6, 3},
-        {{ACTIVATION_FORM_RELU2, 0, 0}, 5, 5},    {{ACTIVATION_FORM_SILU, 0, 0}, 1, 1},
-        {{ACTIVATION_FORM_GELU, 0, 0}, 2, 11},    {{ACTIVATION_FORM_GELU_TANH, 0, 0}, 7, 3},
+        {{ACTIVATION_FORM_SWIGLU, 0, 0}, 5, 7}, {{ACTIVATION_FORM_SITU, 4, 25}, 3, 9},
+        {{ACTIVATION_FORM_SITU, 4, 0}, 4, 5},   {{ACTIVATION_FORM_GPTOSS, 0, 0}, 6, 3},
+        {{ACTIVATION_FORM_RELU2, 0, 0}, 5, 5},  {{ACTIVATION_FORM_SILU, 0, 0}, 1, 1},
+        {{ACTIVATION_FORM_GELU, 0, 0}, 2, 11},  {{ACTIVATION_FORM_GELU_TANH, 0, 0}, 7, 3},
     };
     if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;

@@ -6,12 +6,12 @@
 #include "models/graph.h"
 
 typedef enum ActivationForm {
-    ACTIVATION_FORM_SWIGLU,    /* silu(g) u */
-    ACTIVATION_FORM_SITU,      /* beta tanh(g / beta) sigmoid(g) linear_beta tanh(u / linear_beta) */
-    ACTIVATION_FORM_GPTOSS,    /* (clamp(u, -7, 7) + 1) g' sigmoid(1.702 g') with g' = min(g, 7) */
-    ACTIVATION_FORM_RELU2,     /* max(0, g)^2 */
-    ACTIVATION_FORM_SILU,      /* g sigmoid(g) */
-    ACTIVATION_FORM_GELU,      /* by erf */
+    ACTIVATION_FORM_SWIGLU, /* silu(g) u */
+    ACTIVATION_FORM_SITU,   /* beta tanh(g / beta) sigmoid(g) linear_beta tanh(u / linear_beta) */
+    ACTIVATION_FORM_GPTOSS, /* (clamp(u, -7, 7) + 1) g' sigmoid(1.702 g') with g' = min(g, 7) */
+    ACTIVATION_FORM_RELU2,  /* max(0, g)^2 */
+    ACTIVATION_FORM_SILU,   /* g sigmoid(g) */
+    ACTIVATION_FORM_GELU,   /* by erf */
     ACTIVATION_FORM_GELU_TANH,
     N_ACTIVATION_FORMS
 } ActivationForm;

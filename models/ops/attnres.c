@@ -125,8 +125,8 @@ static void attnres_count_backward(const OpRun *run, int64_t n_grads)
     int64_t n_trained = (run->dparam[0] != NULL ? 1 : 0) + (run->dparam[1] != NULL ? 1 : 0);
     double per_row = (double)n * (2.0 * (double)width + ATTNRES_WEIGHT_FLOPS + 4 + 1);
     per_row += (double)n_grads * (5.0 * (double)width + 3) + (n_trained > 0 ? 2.0 * (double)(n * width) : 0);
-    op_count(run, (double)rows * per_row + (double)(width * (1 + n_trained)), (n + 1) * rows * width + 2 * width + 2 * n * rows,
-             n_grads * rows * width + n_trained * width);
+    op_count(run, (double)rows * per_row + (double)(width * (1 + n_trained)),
+             (n + 1) * rows * width + 2 * width + 2 * n * rows, n_grads * rows * width + n_trained * width);
 }
 
 gboolean REAL_NAME(attnres_backward)(const OpRun *run, GError **error)
@@ -200,7 +200,8 @@ static void attnres_forward_eager(const OpView *view, OpCost *cost)
 {
     int64_t n = view->op->n_inputs, rows = op_rows(view, op_in(view, 0)->rows), h = op_in(view, 0)->width;
     int64_t stack = n * op_in_bytes(view, 0), full = dtype_bytes(op_wide_dtype(view->graph), n * rows * h);
-    int64_t scores = dtype_bytes(op_wide_dtype(view->graph), n * rows), sum = dtype_bytes(op_wide_dtype(view->graph), rows * h);
+    int64_t scores = dtype_bytes(op_wide_dtype(view->graph), n * rows),
+            sum = dtype_bytes(op_wide_dtype(view->graph), rows * h);
     double elems = (double)(n * rows * h);
     op_cost_stream(cost, WORK_COPY, 0, stack, stack);
     op_cost_stream(cost, WORK_COPY, 0, stack, full);
@@ -215,7 +216,8 @@ static void attnres_forward_eager(const OpView *view, OpCost *cost)
     cost->workspace_bytes = sum;
 }
 
-/* Host time of one call of the fused library kernel, in operators: op_attnres.csv, 4 sources, where the device waits. */
+/* Host time of one call of the fused library kernel, in operators: op_attnres.csv, 4 sources, where the device waits.
+ */
 enum { ATTNRES_HOST_FORWARD = 8, ATTNRES_HOST_BACKWARD = 18 };
 
 /* kernels.md 6.1: squares 2, dot product 2, weighted sum 2 per element and source; 9 per score; w times gamma once. */
@@ -251,7 +253,8 @@ static void attnres_backward_eager(const OpView *view, OpCost *cost)
 {
     int64_t n = view->op->n_inputs, rows = op_rows(view, op_in(view, 0)->rows), h = op_in(view, 0)->width;
     int64_t stack = n * op_in_bytes(view, 0), full = dtype_bytes(op_wide_dtype(view->graph), n * rows * h);
-    int64_t scores = dtype_bytes(op_wide_dtype(view->graph), n * rows), sum = dtype_bytes(op_wide_dtype(view->graph), rows * h);
+    int64_t scores = dtype_bytes(op_wide_dtype(view->graph), n * rows),
+            sum = dtype_bytes(op_wide_dtype(view->graph), rows * h);
     double elems = (double)(n * rows * h);
     op_cost_stream(cost, WORK_COPY, 0, op_out_bytes(view, 0), sum);
     op_cost_stream(cost, WORK_REDUCE, 2 * elems, full + sum, scores);
@@ -260,10 +263,12 @@ static void attnres_backward_eager(const OpView *view, OpCost *cost)
     op_cost_stream(cost, WORK_ELEMENTWISE, elems, scores, full);
     if (op_trains_param(view, 0) || op_trains_param(view, 1)) {
         op_cost_stream(cost, WORK_REDUCE, 2 * elems, full + scores, dtype_bytes(op_wide_dtype(view->graph), h));
-        op_cost_stream(cost, WORK_ELEMENTWISE, (double)h, dtype_bytes(op_wide_dtype(view->graph), 2 * h), dtype_bytes(op_wide_dtype(view->graph), h))->n_launches = 2;
+        op_cost_stream(cost, WORK_ELEMENTWISE, (double)h, dtype_bytes(op_wide_dtype(view->graph), 2 * h),
+                       dtype_bytes(op_wide_dtype(view->graph), h))
+            ->n_launches = 2;
     }
-    op_cost_stream(cost, WORK_ELEMENTWISE, elems, full + scores, full);     /* keys to sources */
-    op_cost_stream(cost, WORK_ELEMENTWISE, elems, 2 * full, full);          /* keys to norms */
+    op_cost_stream(cost, WORK_ELEMENTWISE, elems, full + scores, full); /* keys to sources */
+    op_cost_stream(cost, WORK_ELEMENTWISE, elems, 2 * full, full);      /* keys to norms */
     op_cost_stream(cost, WORK_REDUCE, elems, full, scores);
     op_cost_stream(cost, WORK_ELEMENTWISE, 3.0 * (double)(n * rows), 2 * scores, scores)->n_launches = 3;
     op_cost_stream(cost, WORK_ELEMENTWISE, elems, full, full)->n_launches = 2; /* V to the first power, times 2 */
@@ -295,11 +300,11 @@ static void attnres_backward_cost(const OpView *view, OpCost *ret_cost)
     int64_t n_trained = op_trains_param(view, 0) + op_trains_param(view, 1);
     double elems = (double)(rows * h);
     double flops = elems * (2.0 * (double)n + 5.0 * (double)n_grads + (trains ? 2.0 * (double)n : 0)) +
-                   (double)rows * (10.0 * (double)n + 3.0 * (double)n_grads) +
-                   (double)h * (1 + (double)n_trained);
-    Work *work = op_cost_stream(ret_cost, WORK_ATTNRES_BACKWARD, flops,
-                                (n + 1) * row_bytes + 2 * vector + dtype_bytes(op_wide_dtype(view->graph), 2 * n * rows),
-                                n_grads * row_bytes + n_trained * vector);
+                   (double)rows * (10.0 * (double)n + 3.0 * (double)n_grads) + (double)h * (1 + (double)n_trained);
+    Work *work =
+        op_cost_stream(ret_cost, WORK_ATTNRES_BACKWARD, flops,
+                       (n + 1) * row_bytes + 2 * vector + dtype_bytes(op_wide_dtype(view->graph), 2 * n * rows),
+                       n_grads * row_bytes + n_trained * vector);
     work->m = rows;
     work->n = h;
     work->k = n;

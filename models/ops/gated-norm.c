@@ -27,7 +27,8 @@ gboolean REAL_NAME(gated_norm_forward)(const OpRun *run, GError **error)
 {
     (void)error;
     const GatedNormAttr *attr = run->view->op->attr;
-    const real *x = real_data_const(run->in[0]), *gate = real_data_const(run->in[1]), *w = real_data_const(run->param[0]);
+    const real *x = real_data_const(run->in[0]), *gate = real_data_const(run->in[1]),
+               *w = real_data_const(run->param[0]);
     real *y = real_data(run->out[0]), *r = real_data(run->aux[0]);
     int64_t dim = attr->dim, n = tensor_numel(run->in[0]), n_heads = n / dim;
     for (int64_t h = 0; h < n_heads; h++) {

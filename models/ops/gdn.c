@@ -21,8 +21,9 @@ enum { GDN_AUX_QK, GDN_AUX_KK, GDN_AUX_Q, GDN_AUX_K, GDN_AUX_Q_NORM, GDN_AUX_K_N
 static DeltaShape gdn_shape(const OpView *view)
 {
     const GdnAttr *attr = view->op->attr;
-    return (DeltaShape){attr->heads, attr->value_heads, attr->key_dim, attr->value_dim,
-                        attr->chunk > 0 ? attr->chunk : DELTA_CHUNK, FALSE};
+    return (DeltaShape){
+        attr->heads, attr->value_heads, attr->key_dim, attr->value_dim, attr->chunk > 0 ? attr->chunk : DELTA_CHUNK,
+        FALSE};
 }
 
 /* One sequence and value head, with the products that its key head shares among value heads. */
@@ -67,7 +68,8 @@ static double gdn_products(const DeltaShape *shape, GdnHead *head)
 /* Gates of a value head: g = -exp(A_log) softplus(a + dt_bias), spread over the key channels, and beta. */
 static void gdn_load_values(const OpRun *run, const DeltaShape *shape, GdnHead *head)
 {
-    int64_t dk = shape->key_dim, dv = shape->value_dim, heads = shape->value_heads, n = head->arrays.rule.n, h = head->head;
+    int64_t dk = shape->key_dim, dv = shape->value_dim, heads = shape->value_heads, n = head->arrays.rule.n,
+            h = head->head;
     const real *a = real_data_const(run->in[GDN_A]), *logit = real_data_const(run->in[GDN_BETA]);
     const real *v = real_data_const(run->in[GDN_V]), *state = real_data_const(run->in[GDN_STATE]);
     real exp_a = real_exp(real_data_const(run->param[GDN_A_LOG])[h]), dt = real_data_const(run->param[GDN_DT_BIAS])[h];
@@ -122,8 +124,12 @@ static double gdn_each_head(const OpRun *run, const GdnVisits *visits, void *dat
         int64_t s = i / shape.heads, start = sequences_start(run->view->rows, ROWS_TOKENS, s);
         int64_t n = sequences_start(run->view->rows, ROWS_TOKENS, s + 1) - start;
         g_autofree real *pairs = g_new(real, (gsize)(3 * n * shape.chunk + 1));
-        GdnHead head = {.start = start, .sequence = s, .key_head = i % shape.heads, .qk = pairs,
-                        .kk = pairs + n * shape.chunk, .decay = pairs + 2 * n * shape.chunk};
+        GdnHead head = {.start = start,
+                        .sequence = s,
+                        .key_head = i % shape.heads,
+                        .qk = pairs,
+                        .kk = pairs + n * shape.chunk,
+                        .decay = pairs + 2 * n * shape.chunk};
         REAL_NAME(delta_arrays_init)(&head.arrays, &shape, n);
         gdn_load_keys(run, &shape, &head);
         flops += visits->keys(run, &shape, &head, data);
@@ -176,7 +182,8 @@ static double gdn_head_forward(const OpRun *run, const DeltaShape *shape, GdnHea
 static double gdn_outer_forward_flops(const GdnAttr *attr, int64_t tokens)
 {
     double norms = 2 * (3 * (double)attr->key_dim + 2) + (double)attr->key_dim;
-    return (double)(tokens * attr->heads) * norms + 7 * (double)(tokens * attr->value_heads) + (double)attr->value_heads;
+    return (double)(tokens * attr->heads) * norms + 7 * (double)(tokens * attr->value_heads) +
+           (double)attr->value_heads;
 }
 
 gboolean REAL_NAME(gdn_forward)(const OpRun *run, GError **error)
@@ -185,18 +192,22 @@ gboolean REAL_NAME(gdn_forward)(const OpRun *run, GError **error)
     static const GdnVisits visits = {gdn_keys_forward, gdn_head_forward, NULL};
     const GdnAttr *attr = run->view->op->attr;
     int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads;
-    REAL_NAME(delta_norm_forward)(real_data_const(run->in[GDN_Q]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_Q]),
-                                  real_data(run->aux[GDN_AUX_Q_NORM]));
-    REAL_NAME(delta_norm_forward)(real_data_const(run->in[GDN_K]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_K]),
-                                  real_data(run->aux[GDN_AUX_K_NORM]));
+    REAL_NAME(delta_norm_forward)
+    (real_data_const(run->in[GDN_Q]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_Q]),
+     real_data(run->aux[GDN_AUX_Q_NORM]));
+    REAL_NAME(delta_norm_forward)
+    (real_data_const(run->in[GDN_K]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_K]),
+     real_data(run->aux[GDN_AUX_K_NORM]));
     double flops = gdn_outer_forward_flops(attr, tokens) + gdn_each_head(run, &visits, NULL);
     op_count(run, flops,
-             REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) + REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX),
+             REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) +
+                 REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX),
              REAL_NAME(delta_numel)(run->out, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX));
     return TRUE;
 }
 
-/* Sums over heads: gradients of normed q and k [tokens, heads x dk], of the parameters, and of one key head's products. */
+/* Sums over heads: gradients of normed q and k [tokens, heads x dk], of the parameters, and of one key head's products.
+ */
 typedef struct GdnBackward {
     real *dq, *dk, *da_log, *ddt;
     real *dqk, *dkk; /* [n, chunk] of the key head at hand; owned */
@@ -214,7 +225,8 @@ static double gdn_keys_backward(const OpRun *run, const DeltaShape *shape, GdnHe
 }
 
 /* From the pair matrices to the shared products and to the decays. 9 operations per pair, 1 on the diagonal. */
-static double gdn_pairs_backward(const DeltaShape *shape, const GdnHead *head, const DeltaArrays *grad, GdnBackward *sums)
+static double gdn_pairs_backward(const DeltaShape *shape, const GdnHead *head, const DeltaArrays *grad,
+                                 GdnBackward *sums)
 {
     int64_t dk = shape->key_dim, ld = shape->chunk, n_pairs = 0, n = head->arrays.rule.n;
     for (int64_t t = 0; t < n; t++) {
@@ -234,7 +246,8 @@ static double gdn_pairs_backward(const DeltaShape *shape, const GdnHead *head, c
 }
 
 /* From g and beta to a, A_log, dt_bias and the logits. */
-static void gdn_gates_backward(const OpRun *run, const DeltaShape *shape, const GdnHead *head, const DeltaArrays *grad, GdnBackward *sums)
+static void gdn_gates_backward(const OpRun *run, const DeltaShape *shape, const GdnHead *head, const DeltaArrays *grad,
+                               GdnBackward *sums)
 {
     int64_t dk = shape->key_dim, heads = shape->value_heads, h = head->head;
     const real *a = real_data_const(run->in[GDN_A]), *logit = real_data_const(run->in[GDN_BETA]);
@@ -259,7 +272,8 @@ static void gdn_gates_backward(const OpRun *run, const DeltaShape *shape, const 
 }
 
 /* Adds a value head's gradients of q (scaled) and k to those of its key head. */
-static void gdn_add_keys(const DeltaShape *shape, const GdnHead *head, const real *dq, const real *dkey, GdnBackward *sums)
+static void gdn_add_keys(const DeltaShape *shape, const GdnHead *head, const real *dq, const real *dkey,
+                         GdnBackward *sums)
 {
     int64_t dk = shape->key_dim;
     real scale = 1 / real_sqrt((real)dk);
@@ -272,11 +286,17 @@ static void gdn_add_keys(const DeltaShape *shape, const GdnHead *head, const rea
     }
 }
 
-static double gdn_rule_backward(const OpRun *run, const DeltaShape *shape, GdnHead *head, const DeltaUpstream *up, DeltaArrays *grad,
-                                GdnBackward *sums)
+static double gdn_rule_backward(const OpRun *run, const DeltaShape *shape, GdnHead *head, const DeltaUpstream *up,
+                                DeltaArrays *grad, GdnBackward *sums)
 {
     const GdnAttr *attr = run->view->op->attr;
-    DeltaGradients grads = {.q = grad->q, .k = grad->k, .g = grad->w, .v = grad->v, .beta = grad->beta, .a = grad->a, .p = grad->p,
+    DeltaGradients grads = {.q = grad->q,
+                            .k = grad->k,
+                            .g = grad->w,
+                            .v = grad->v,
+                            .beta = grad->beta,
+                            .a = grad->a,
+                            .p = grad->p,
                             .state = REAL_NAME(delta_state_of)(run->din[GDN_STATE], shape, head->sequence, head->head)};
     if (attr->recurrent) {
         REAL_NAME(delta_recurrent_backward)(&head->arrays.rule, up, &grads);
@@ -321,7 +341,8 @@ static double gdn_keys_finish(const OpRun *run, const DeltaShape *shape, GdnHead
     for (int64_t start = 0; start < n; start += ld) {
         int64_t c = MIN(ld, n - start);
         Matmul rows = {.m = c, .n = dk, .k = c, .lda = ld, .ldb = dk, .ldc = dk, .alpha = 1};
-        Matmul columns = {.m = c, .n = dk, .k = c, .trans_a = TRUE, .lda = ld, .ldb = dk, .ldc = dk, .alpha = 1, .beta = 1};
+        Matmul columns = {
+            .m = c, .n = dk, .k = c, .trans_a = TRUE, .lda = ld, .ldb = dk, .ldc = dk, .alpha = 1, .beta = 1};
         const real *q = head->arrays.q + start * dk, *k = head->arrays.k + start * dk;
         const real *dqk = sums->dqk + start * ld, *dkk = sums->dkk + start * ld;
         REAL_NAME(matmul)(&rows, dqk, k, dq + start * dk);
@@ -337,8 +358,8 @@ static double gdn_keys_finish(const OpRun *run, const DeltaShape *shape, GdnHead
 }
 
 /*
- * FLOPs around the core: scale and norms per key head; per value head 3 per channel to add dq and dk (key heads: again),
- * the sum over channels of dg, and gates: 6 for the decay again, 6 of the slopes, 4 of the write strength.
+ * FLOPs around the core: scale and norms per key head; per value head 3 per channel to add dq and dk (key heads:
+ * again), the sum over channels of dg, and gates: 6 for the decay again, 6 of the slopes, 4 of the write strength.
  */
 static double gdn_outer_backward_flops(const GdnAttr *attr, int64_t tokens)
 {
@@ -357,8 +378,10 @@ gboolean REAL_NAME(gdn_backward)(const OpRun *run, GError **error)
     g_autofree real *da_log = g_new0(real, (gsize)attr->value_heads), *ddt = g_new0(real, (gsize)attr->value_heads);
     GdnBackward sums = {.dq = dq, .dk = dk, .da_log = da_log, .ddt = ddt};
     double flops = gdn_outer_backward_flops(attr, tokens) + gdn_each_head(run, &visits, &sums);
-    REAL_NAME(delta_norm_backward)(real_data_const(run->aux[GDN_AUX_Q]), real_data_const(run->aux[GDN_AUX_Q_NORM]), n_vectors, attr->key_dim, dq);
-    REAL_NAME(delta_norm_backward)(real_data_const(run->aux[GDN_AUX_K]), real_data_const(run->aux[GDN_AUX_K_NORM]), n_vectors, attr->key_dim, dk);
+    REAL_NAME(delta_norm_backward)
+    (real_data_const(run->aux[GDN_AUX_Q]), real_data_const(run->aux[GDN_AUX_Q_NORM]), n_vectors, attr->key_dim, dq);
+    REAL_NAME(delta_norm_backward)
+    (real_data_const(run->aux[GDN_AUX_K]), real_data_const(run->aux[GDN_AUX_K_NORM]), n_vectors, attr->key_dim, dk);
     Tensor *const to[] = {run->din[GDN_Q], run->din[GDN_K], run->dparam[GDN_A_LOG], run->dparam[GDN_DT_BIAS]};
     const real *const from[] = {dq, dk, da_log, ddt};
     for (guint i = 0; i < G_N_ELEMENTS(to); i++) {
@@ -366,9 +389,11 @@ gboolean REAL_NAME(gdn_backward)(const OpRun *run, GError **error)
             memcpy(to[i]->data, from[i], (size_t)tensor_numel(to[i]) * sizeof(real));
         }
     }
-    int64_t read = REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) + REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX);
+    int64_t read =
+        REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) + REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX);
     read += REAL_NAME(delta_numel_const)(run->dout, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX);
-    op_count(run, flops, read, REAL_NAME(delta_numel)(run->din, OP_INPUTS_MAX) + REAL_NAME(delta_numel)(run->dparam, OP_PARAMS_MAX));
+    op_count(run, flops, read,
+             REAL_NAME(delta_numel)(run->din, OP_INPUTS_MAX) + REAL_NAME(delta_numel)(run->dparam, OP_PARAMS_MAX));
     return TRUE;
 }
 
@@ -463,7 +488,8 @@ static void gdn_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     DeltaShape shape = gdn_shape(view);
     DeltaSums sums = delta_sums(view->rows, shape.chunk);
-    Work work = {.law = WORK_KDA_FORWARD, .read_bytes = gdn_param_bytes(view, FALSE), .write_bytes = gdn_saved_bytes(view)};
+    Work work = {
+        .law = WORK_KDA_FORWARD, .read_bytes = gdn_param_bytes(view, FALSE), .write_bytes = gdn_saved_bytes(view)};
     *ret_cost = (OpCost){0};
     if (view->op->eager) {
         delta_eager_forward(&shape, &sums, ret_cost);
@@ -529,8 +555,8 @@ static gboolean gdn_sample(int idx, Graph *graph, RowCounts *rows)
         return FALSE;
     }
     const GdnAttr *attr = &samples[idx].attr;
-    const int64_t widths[] = {attr->heads * attr->key_dim, attr->heads * attr->key_dim, attr->value_heads * attr->value_dim,
-                              attr->value_heads, attr->value_heads};
+    const int64_t widths[] = {attr->heads * attr->key_dim, attr->heads * attr->key_dim,
+                              attr->value_heads * attr->value_dim, attr->value_heads, attr->value_heads};
     int inputs[5];
     for (int i = 0; i < 5; i++) {
         inputs[i] = graph_add_input(graph, names[i], ROWS_TOKENS, widths[i], graph->compute, TRUE);

@@ -11,8 +11,8 @@ typedef struct GdnAttr {
     int64_t value_heads; /* of v, a, beta, o: a multiple of heads */
     int64_t key_dim;
     int64_t value_dim;
-    int64_t chunk;       /* tokens per chunk; 0 = 64 */
-    gboolean recurrent;  /* values by the token-by-token form, which judges the chunked one */
+    int64_t chunk;      /* tokens per chunk; 0 = 64 */
+    gboolean recurrent; /* values by the token-by-token form, which judges the chunked one */
 } GdnAttr;
 
 /*

@@ -25,8 +25,8 @@ static gboolean merge_check(const OpRun *run, int64_t n_rows, GError **error)
     int64_t per_clip = attr->frames * attr->height * attr->width;
     if (attr->height % attr->merge != 0 || attr->width % attr->merge != 0 || per_clip <= 0 || n_rows % per_clip != 0) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "%s: %" G_GINT64_FORMAT " patches are not whole clips of %" G_GINT64_FORMAT " frames of %" G_GINT64_FORMAT
-                    " x %" G_GINT64_FORMAT " patches in squares of %" G_GINT64_FORMAT,
+                    "%s: %" G_GINT64_FORMAT " patches are not whole clips of %" G_GINT64_FORMAT
+                    " frames of %" G_GINT64_FORMAT " x %" G_GINT64_FORMAT " patches in squares of %" G_GINT64_FORMAT,
                     run->view->op->name, n_rows, attr->frames, attr->height, attr->width, attr->merge);
         return FALSE;
     }
@@ -34,7 +34,8 @@ static gboolean merge_check(const OpRun *run, int64_t n_rows, GError **error)
 }
 
 /* Visits every patch: forward adds x to y, backward copies dy to dx; both scaled by 1 / frames. */
-static void merge_walk(const ImageMergeAttr *attr, int64_t n_rows, int64_t width, real *small, real *merged, gboolean backward)
+static void merge_walk(const ImageMergeAttr *attr, int64_t n_rows, int64_t width, real *small, real *merged,
+                       gboolean backward)
 {
     int64_t per_frame = attr->height * attr->width;
     real scale = 1 / (real)attr->frames;

@@ -20,8 +20,9 @@ enum { KDA_AUX_A, KDA_AUX_P, KDA_AUX_Q, KDA_AUX_K, KDA_AUX_Q_NORM, KDA_AUX_K_NOR
 static DeltaShape kda_shape(const OpView *view)
 {
     const KdaAttr *attr = view->op->attr;
-    return (DeltaShape){attr->heads, attr->value_heads, attr->key_dim, attr->value_dim,
-                        attr->chunk > 0 ? attr->chunk : DELTA_CHUNK, TRUE};
+    return (DeltaShape){
+        attr->heads, attr->value_heads, attr->key_dim, attr->value_dim, attr->chunk > 0 ? attr->chunk : DELTA_CHUNK,
+        TRUE};
 }
 
 KdaGatePoint REAL_NAME(kda_gate_at)(const KdaAttr *attr, real exp_a, real x)
@@ -85,17 +86,21 @@ static void kda_head_gates(const OpRun *run, const DeltaShape *shape, KdaHead *h
         int64_t row = (head->start + t) * heads + head->head;
         for (int64_t d = 0; d < dk; d++) {
             real raw = z[row * dk + d];
-            real g = attr->gate == KDA_GATE_NONE ? raw : REAL_NAME(kda_gate_at)(attr, head->exp_a, raw + dt[head->head * dk + d]).g;
+            real g = attr->gate == KDA_GATE_NONE
+                         ? raw
+                         : REAL_NAME(kda_gate_at)(attr, head->exp_a, raw + dt[head->head * dk + d]).g;
             head->arrays.w[t * dk + d] = real_exp(g);
         }
-        head->arrays.beta[t] = attr->gate == KDA_GATE_NONE ? logit[row] : kda_beta_scale(attr) * real_sigmoid(logit[row]);
+        head->arrays.beta[t] =
+            attr->gate == KDA_GATE_NONE ? logit[row] : kda_beta_scale(attr) * real_sigmoid(logit[row]);
     }
 }
 
 /* Fills the dense copies; q and k come normed (or raw, without a gate). */
 static void kda_head_load(const OpRun *run, const DeltaShape *shape, const real *q, const real *k, KdaHead *head)
 {
-    int64_t dk = shape->key_dim, dv = shape->value_dim, key_stride = shape->heads * dk, value_stride = shape->value_heads * dv;
+    int64_t dk = shape->key_dim, dv = shape->value_dim, key_stride = shape->heads * dk,
+            value_stride = shape->value_heads * dv;
     int64_t at = head->start * key_stride + head->key_head * dk, n = head->arrays.rule.n;
     const real *v = real_data_const(run->in[KDA_V]), *state = real_data_const(run->in[KDA_STATE]);
     const real *a_log = real_data_const(run->param[KDA_A_LOG]);
@@ -108,7 +113,8 @@ static void kda_head_load(const OpRun *run, const DeltaShape *shape, const real 
         head->arrays.q[i] *= scale;
     }
     kda_head_gates(run, shape, head);
-    head->arrays.rule.state = state != NULL ? state + (head->sequence * shape->value_heads + head->head) * dk * dv : NULL;
+    head->arrays.rule.state =
+        state != NULL ? state + (head->sequence * shape->value_heads + head->head) * dk * dv : NULL;
 }
 
 /* Work on one head; adds FLOPs to what it returns. */
@@ -141,7 +147,8 @@ static double kda_head_forward(const OpRun *run, const DeltaShape *shape, KdaHea
     (void)data;
     const KdaAttr *attr = run->view->op->attr;
     int64_t n = head->arrays.rule.n, dv = shape->value_dim, pair_stride = shape->value_heads * shape->chunk;
-    real *last_state = REAL_NAME(delta_state_of)(run->out[KDA_LAST_STATE], shape, head->sequence, head->head), *o = real_data(run->out[KDA_O]);
+    real *last_state = REAL_NAME(delta_state_of)(run->out[KDA_LAST_STATE], shape, head->sequence, head->head),
+         *o = real_data(run->out[KDA_O]);
     double flops = 0;
     if (attr->recurrent) {
         REAL_NAME(delta_recurrent_forward)(&head->arrays.rule, head->arrays.o, last_state);
@@ -149,8 +156,10 @@ static double kda_head_forward(const OpRun *run, const DeltaShape *shape, KdaHea
         int64_t pair_at = head->start * pair_stride + head->head * shape->chunk;
         flops += REAL_NAME(delta_pairs_forward)(&head->arrays.rule, head->arrays.a, head->arrays.p);
         flops += REAL_NAME(delta_chunk_forward)(&head->arrays.rule, head->arrays.o, last_state);
-        REAL_NAME(delta_scatter)(head->arrays.a, n, shape->chunk, real_data(run->aux[KDA_AUX_A]) + pair_at, pair_stride);
-        REAL_NAME(delta_scatter)(head->arrays.p, n, shape->chunk, real_data(run->aux[KDA_AUX_P]) + pair_at, pair_stride);
+        REAL_NAME(delta_scatter)
+        (head->arrays.a, n, shape->chunk, real_data(run->aux[KDA_AUX_A]) + pair_at, pair_stride);
+        REAL_NAME(delta_scatter)
+        (head->arrays.p, n, shape->chunk, real_data(run->aux[KDA_AUX_P]) + pair_at, pair_stride);
     }
     o += (head->start * shape->value_heads + head->head) * dv;
     REAL_NAME(delta_scatter)(head->arrays.o, n, dv, o, shape->value_heads * dv);
@@ -163,17 +172,21 @@ gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
     const KdaAttr *attr = run->view->op->attr;
     const real *q = real_data_const(run->in[KDA_Q]), *k = real_data_const(run->in[KDA_K]);
     int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads, dk = attr->key_dim;
-    double flops = (double)(tokens * attr->value_heads * dk) * (kda_gate_flops(attr, FALSE) + 2); /* decay; q times scale */
+    double flops =
+        (double)(tokens * attr->value_heads * dk) * (kda_gate_flops(attr, FALSE) + 2); /* decay; q times scale */
     if (attr->gate != KDA_GATE_NONE) {
         real *q_normed = real_data(run->aux[KDA_AUX_Q]), *k_normed = real_data(run->aux[KDA_AUX_K]);
         REAL_NAME(delta_norm_forward)(q, n_vectors, dk, q_normed, real_data(run->aux[KDA_AUX_Q_NORM]));
         REAL_NAME(delta_norm_forward)(k, n_vectors, dk, k_normed, real_data(run->aux[KDA_AUX_K_NORM]));
         q = q_normed;
         k = k_normed;
-        flops += 2.0 * (double)n_vectors * (3.0 * (double)dk + 2) + 2.0 * (double)(tokens * attr->value_heads) + (double)attr->value_heads;
+        flops += 2.0 * (double)n_vectors * (3.0 * (double)dk + 2) + 2.0 * (double)(tokens * attr->value_heads) +
+                 (double)attr->value_heads;
     }
     flops += kda_each_head(run, q, k, kda_head_forward, NULL);
-    op_count(run, flops, REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) + REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX),
+    op_count(run, flops,
+             REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) +
+                 REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX),
              REAL_NAME(delta_numel)(run->out, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX));
     return TRUE;
 }
@@ -185,7 +198,8 @@ typedef struct KdaBackward {
 } KdaBackward;
 
 /* From g and beta to z, A_log, dt_bias and the logits. */
-static void kda_head_gates_backward(const OpRun *run, const DeltaShape *shape, const KdaHead *head, const DeltaGradients *grads, KdaBackward *sums)
+static void kda_head_gates_backward(const OpRun *run, const DeltaShape *shape, const KdaHead *head,
+                                    const DeltaGradients *grads, KdaBackward *sums)
 {
     const KdaAttr *attr = run->view->op->attr;
     int64_t dk = shape->key_dim, heads = shape->value_heads, h = head->head;
@@ -214,7 +228,8 @@ static void kda_head_gates_backward(const OpRun *run, const DeltaShape *shape, c
     }
 }
 
-static double kda_rule_backward(const KdaAttr *attr, const KdaHead *head, const DeltaUpstream *up, const DeltaGradients *grads)
+static double kda_rule_backward(const KdaAttr *attr, const KdaHead *head, const DeltaUpstream *up,
+                                const DeltaGradients *grads)
 {
     if (attr->recurrent) {
         REAL_NAME(delta_recurrent_backward)(&head->arrays.rule, up, grads);
@@ -226,7 +241,8 @@ static double kda_rule_backward(const KdaAttr *attr, const KdaHead *head, const 
 }
 
 /* Adds a head's gradients of q (scaled) and k to those of its key head. */
-static void kda_head_keys_backward(const DeltaShape *shape, const KdaHead *head, const DeltaGradients *grads, KdaBackward *sums)
+static void kda_head_keys_backward(const DeltaShape *shape, const KdaHead *head, const DeltaGradients *grads,
+                                   KdaBackward *sums)
 {
     int64_t dk = shape->key_dim;
     real scale = 1 / real_sqrt((real)dk);
@@ -248,15 +264,23 @@ static double kda_head_backward(const OpRun *run, const DeltaShape *shape, KdaHe
     const real *d_o = real_data_const(run->dout[KDA_O]);
     DeltaArrays grad; /* the same arrays again, for gradients */
     REAL_NAME(delta_arrays_init)(&grad, shape, n);
-    REAL_NAME(delta_gather)(real_data_const(run->aux[KDA_AUX_A]) + pair_at, pair_stride, n, shape->chunk, head->arrays.a);
-    REAL_NAME(delta_gather)(real_data_const(run->aux[KDA_AUX_P]) + pair_at, pair_stride, n, shape->chunk, head->arrays.p);
+    REAL_NAME(delta_gather)
+    (real_data_const(run->aux[KDA_AUX_A]) + pair_at, pair_stride, n, shape->chunk, head->arrays.a);
+    REAL_NAME(delta_gather)
+    (real_data_const(run->aux[KDA_AUX_P]) + pair_at, pair_stride, n, shape->chunk, head->arrays.p);
     if (d_o != NULL) {
         REAL_NAME(delta_gather)(d_o + value_at, value_stride, n, dv, grad.o);
     }
     const Tensor *dlast = run->dout[KDA_LAST_STATE];
     int64_t state_at = (head->sequence * shape->value_heads + head->head) * shape->key_dim * dv;
     DeltaUpstream up = {d_o != NULL ? grad.o : NULL, dlast != NULL ? real_data_const(dlast) + state_at : NULL};
-    DeltaGradients grads = {.q = grad.q, .k = grad.k, .g = grad.w, .v = grad.v, .beta = grad.beta, .a = grad.a, .p = grad.p,
+    DeltaGradients grads = {.q = grad.q,
+                            .k = grad.k,
+                            .g = grad.w,
+                            .v = grad.v,
+                            .beta = grad.beta,
+                            .a = grad.a,
+                            .p = grad.p,
                             .state = REAL_NAME(delta_state_of)(run->din[KDA_STATE], shape, head->sequence, head->head)};
     double flops = kda_rule_backward(run->view->op->attr, head, &up, &grads);
     if (run->din[KDA_V] != NULL) {
@@ -316,7 +340,8 @@ gboolean REAL_NAME(kda_backward)(const OpRun *run, GError **error)
     if (run->dparam[KDA_DT_BIAS] != NULL) {
         memcpy(run->dparam[KDA_DT_BIAS]->data, ddt, (size_t)(attr->value_heads * attr->key_dim) * sizeof *ddt);
     }
-    int64_t read = REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) + REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX);
+    int64_t read =
+        REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) + REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX);
     read += REAL_NAME(delta_numel_const)(run->dout, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX);
     op_count(run, flops + kda_outer_backward_flops(attr, tokens), read,
              REAL_NAME(delta_numel)(run->din, OP_INPUTS_MAX) + REAL_NAME(delta_numel)(run->dparam, OP_PARAMS_MAX));
@@ -430,7 +455,8 @@ static void kda_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     DeltaShape shape = kda_shape(view);
     DeltaSums sums = delta_sums(view->rows, shape.chunk);
-    Work work = {.law = WORK_KDA_FORWARD, .read_bytes = kda_param_bytes(view, FALSE), .write_bytes = kda_saved_bytes(view)};
+    Work work = {
+        .law = WORK_KDA_FORWARD, .read_bytes = kda_param_bytes(view, FALSE), .write_bytes = kda_saved_bytes(view)};
     *ret_cost = (OpCost){0};
     if (view->op->eager) {
         delta_eager_forward(&shape, &sums, ret_cost);
@@ -497,7 +523,7 @@ static gboolean kda_sample(int idx, Graph *graph, RowCounts *rows)
         gboolean states;
     } samples[] = {
         {{2, 2, 4, 3, 8, KDA_GATE_BOUNDED, -5, 1, FALSE}, 1, 12, TRUE},
-        {{1, 2, 3, 4, 4, KDA_GATE_SOFTPLUS, 0, 2, FALSE}, 2, 9, FALSE}, /* grouped heads, two sequences */
+        {{1, 2, 3, 4, 4, KDA_GATE_SOFTPLUS, 0, 2, FALSE}, 2, 9, FALSE},   /* grouped heads, two sequences */
         {{1, 1, 5, 2, 64, KDA_GATE_BOUNDED, -5, 1, FALSE}, 1, 37, FALSE}, /* three sub-chunks, ragged */
         {{1, 1, 2, 2, 0, KDA_GATE_SOFTPLUS, 0, 1, FALSE}, 1, 65, FALSE},
         {{1, 2, 3, 2, 32, KDA_GATE_NONE, 0, 0, FALSE}, 1, 33, TRUE},
@@ -508,8 +534,9 @@ static gboolean kda_sample(int idx, Graph *graph, RowCounts *rows)
         return FALSE;
     }
     const KdaAttr *attr = &samples[idx].attr;
-    const int64_t widths[] = {attr->heads * attr->key_dim, attr->heads * attr->key_dim, attr->value_heads * attr->value_dim,
-                              attr->value_heads * attr->key_dim, attr->value_heads};
+    const int64_t widths[] = {attr->heads * attr->key_dim, attr->heads * attr->key_dim,
+                              attr->value_heads * attr->value_dim, attr->value_heads * attr->key_dim,
+                              attr->value_heads};
     int inputs[5];
     for (int i = 0; i < 5; i++) {
         inputs[i] = graph_add_input(graph, names[i], ROWS_TOKENS, widths[i], graph->compute, TRUE);

@@ -20,11 +20,11 @@ typedef struct KdaAttr {
     int64_t value_heads; /* of v, z, beta, o: a multiple of heads */
     int64_t key_dim;
     int64_t value_dim;
-    int64_t chunk;       /* tokens per chunk; 0 = 64 */
+    int64_t chunk; /* tokens per chunk; 0 = 64 */
     KdaGate gate;
-    double lower_bound;  /* of the bounded gate: -5 */
-    double beta_scale;   /* 1, or 2 to allow negative eigenvalues; 0 = 1 */
-    gboolean recurrent;  /* values by the token-by-token form, which judges the chunked one */
+    double lower_bound; /* of the bounded gate: -5 */
+    double beta_scale;  /* 1, or 2 to allow negative eigenvalues; 0 = 1 */
+    gboolean recurrent; /* values by the token-by-token form, which judges the chunked one */
 } KdaAttr;
 
 /*

@@ -67,7 +67,8 @@ static Mamba2Size mamba2_size(const OpView *view)
 
 /*
  * State-space duality form, causal pairs only: C B^T per group, its product with x per head, chunk states from B and x,
- * their read-out by C; a decay and a carry per state element and chunk; three operations of dt, decay and D per element.
+ * their read-out by C; a decay and a carry per state element and chunk; three operations of dt, decay and D per
+ * element.
  */
 static double mamba2_scan_flops(const OpView *view, const Mamba2Size *size)
 {
@@ -109,7 +110,8 @@ static void mamba2_conv(const OpView *view, const Mamba2Size *size, OpCost *cost
     double taps = (2.0 * (double)attr->kernel + 1) * (double)n, silu = 2.0 * (double)n;
     if (!view->op->eager) {
         double flops = backward ? 3 * taps + 6.0 * (double)n : taps + silu;
-        op_cost_stream(cost, WORK_ELEMENTWISE, flops, (backward ? 2 : 1) * bytes + weights, bytes + (backward ? weights : 0));
+        op_cost_stream(cost, WORK_ELEMENTWISE, flops, (backward ? 2 : 1) * bytes + weights,
+                       bytes + (backward ? weights : 0));
         return;
     }
     op_cost_stream(cost, WORK_TRANSPOSE, 0, bytes, bytes);
@@ -131,7 +133,8 @@ static void mamba2_norm(const OpView *view, const Mamba2Size *size, OpCost *cost
     for (int i = 1; i < n_launches; i++) {
         op_cost_stream(cost, WORK_ELEMENTWISE, 2.0 * (double)n, (backward ? 2 : 1) * bytes, bytes);
     }
-    Work *work = op_cost_stream(cost, law, (backward ? 15.0 : 7.0) * (double)n, (backward ? 3 : 2) * bytes, (backward ? 2 : 1) * bytes);
+    Work *work = op_cost_stream(cost, law, (backward ? 15.0 : 7.0) * (double)n, (backward ? 3 : 2) * bytes,
+                                (backward ? 2 : 1) * bytes);
     work->m = size->rows * attr->groups;
     work->n = size->width / attr->groups;
 }

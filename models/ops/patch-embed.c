@@ -37,8 +37,8 @@ static gboolean patch_embed_check(const OpRun *run, GError **error)
     int64_t n = tensor_numel(run->in[1]);
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(grid[i])) {
-            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: place of patch %" G_GINT64_FORMAT " is not a number",
-                        run->view->op->name, i / 2);
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                        "%s: place of patch %" G_GINT64_FORMAT " is not a number", run->view->op->name, i / 2);
             return FALSE;
         }
     }

@@ -111,7 +111,8 @@ static void conv_scatter(const ConvSpan *span, const real *taps, const real *du,
             int64_t source = t - (span->kernel - 1) + j;
             const real *x = dtaps != NULL ? conv_row(span, source) : NULL;
             real *to = source >= 0 ? dx : dstate;
-            real *dsource = to != NULL ? to + (source >= 0 ? source : source + span->kernel - 1) * span->channels : NULL;
+            real *dsource =
+                to != NULL ? to + (source >= 0 ? source : source + span->kernel - 1) * span->channels : NULL;
             for (int64_t c = 0; x != NULL && c < span->channels; c++) {
                 dtaps[j * span->channels + c] += du[t * span->channels + c] * x[c];
             }
@@ -126,12 +127,14 @@ static void conv_count_backward(const OpRun *run)
 {
     const ShortConvAttr *attr = run->view->op->attr;
     gboolean need_x = run->din[0] != NULL, need_w = run->dparam[0] != NULL;
-    int64_t n = op_rows(run->view, op_in(run->view, 0)->rows) * attr->channels, n_weights = attr->channels * attr->kernel;
+    int64_t n = op_rows(run->view, op_in(run->view, 0)->rows) * attr->channels,
+            n_weights = attr->channels * attr->kernel;
     int64_t n_state = run->in[1] != NULL ? tensor_numel(run->in[1]) : 0;
     int64_t n_dstate = run->din[1] != NULL ? tensor_numel(run->din[1]) : 0;
     double taps = 2.0 * (double)attr->kernel;
     double per_elem = (attr->silu ? taps + 6 : 0) + (need_x ? taps : 0) + (need_w ? taps : 0);
-    op_count(run, per_elem * (double)n, n + (attr->silu || need_w ? n + n_state : 0) + (attr->silu || need_x ? n_weights : 0),
+    op_count(run, per_elem * (double)n,
+             n + (attr->silu || need_w ? n + n_state : 0) + (attr->silu || need_x ? n_weights : 0),
              (need_x ? n : 0) + (need_w ? n_weights : 0) + n_dstate);
 }
 
@@ -153,10 +156,12 @@ gboolean REAL_NAME(short_conv_backward)(const OpRun *run, GError **error)
         int64_t start;
         ConvSpan span = conv_span(run, s, &start);
         int64_t offset = start * span.channels;
-        g_autofree real *du = g_memdup2(real_data_const(run->dout[0]) + offset, (gsize)(span.n_rows * span.channels) * sizeof *du);
+        g_autofree real *du =
+            g_memdup2(real_data_const(run->dout[0]) + offset, (gsize)(span.n_rows * span.channels) * sizeof *du);
         real *dx = real_data(run->din[0]), *dstate = real_data(run->din[1]);
         conv_upstream(&span, taps, attr->silu, du);
-        conv_scatter(&span, taps, du, dx != NULL ? dx + offset : NULL, dstate != NULL ? dstate + s * n_state : NULL, dtaps);
+        conv_scatter(&span, taps, du, dx != NULL ? dx + offset : NULL, dstate != NULL ? dstate + s * n_state : NULL,
+                     dtaps);
     }
     if (dtaps != NULL) {
         g_autofree real *dw = conv_transposed(dtaps, attr->kernel, attr->channels);
@@ -294,8 +299,8 @@ static gboolean short_conv_sample(int idx, Graph *graph, RowCounts *rows)
         int64_t n_sequences, seq_len, channels, kernel;
         gboolean silu, state;
     } samples[] = {
-        {1, 9, 5, 4, TRUE, FALSE}, {2, 3, 4, 4, TRUE, FALSE}, /* shorter than the kernel */
-        {1, 6, 2, 3, FALSE, FALSE}, {2, 5, 3, 4, TRUE, TRUE}, {1, 1, 1, 1, TRUE, FALSE},
+        {1, 9, 5, 4, TRUE, FALSE},  {2, 3, 4, 4, TRUE, FALSE}, /* shorter than the kernel */
+        {1, 6, 2, 3, FALSE, FALSE}, {2, 5, 3, 4, TRUE, TRUE},  {1, 1, 1, 1, TRUE, FALSE},
     };
     if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;

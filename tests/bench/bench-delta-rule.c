@@ -1,7 +1,7 @@
 /*
- * KDA's core at T = 4096, d = 128, one head: the chunked form against the recurrent one, forward, backward and both (target: 10
- * times as fast), in float32. The recurrent form is plain loops over the state, row after row, as the compiler
- * vectorises them; it reads the same arrays. Least CPU time of several runs each.
+ * KDA's core at T = 4096, d = 128, one head: the chunked form against the recurrent one, forward, backward and both
+ * (target: 10 times as fast), in float32. The recurrent form is plain loops over the state, row after row, as the
+ * compiler vectorises them; it reads the same arrays. Least CPU time of several runs each.
  */
 #define MOESIM_REAL_F32
 
@@ -59,8 +59,8 @@ static Times run_once(DeltaArrays *arrays, const DeltaUpstream *up, const DeltaG
 
 static void print_ratio(const char *what, double recurrent, double chunked)
 {
-    printf("KDA %-9s recurrent %7.1f ms, chunked %6.1f ms: %5.1f times (target 10)\n", what, recurrent * 1e3, chunked * 1e3,
-           recurrent / chunked);
+    printf("KDA %-9s recurrent %7.1f ms, chunked %6.1f ms: %5.1f times (target 10)\n", what, recurrent * 1e3,
+           chunked * 1e3, recurrent / chunked);
 }
 
 int main(void)

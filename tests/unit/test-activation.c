@@ -64,16 +64,17 @@ static void test_points(void **state)
     }
 }
 
-/* Profiled in bf16: launches forward and backward, tensors of the input's size that stay (inputs by reference included). */
+/* Profiled in bf16: launches forward and backward, tensors of the input's size that stay (inputs by reference
+ * included). */
 static void test_chains(void **state)
 {
     static const struct {
         ActivationAttr attr;
         int forward, backward, kept;
     } chains[] = {
-        {{ACTIVATION_FORM_SWIGLU, 0, 0}, 2, 3, 3},   {{ACTIVATION_FORM_SITU, 4, 25}, 9, 12, 6},
-        {{ACTIVATION_FORM_GPTOSS, 0, 0}, 7, 15, 6},  {{ACTIVATION_FORM_RELU2, 0, 0}, 2, 4, 1},
-        {{ACTIVATION_FORM_SILU, 0, 0}, 1, 1, 1},     {{ACTIVATION_FORM_GELU, 0, 0}, 1, 1, 1},
+        {{ACTIVATION_FORM_SWIGLU, 0, 0}, 2, 3, 3},    {{ACTIVATION_FORM_SITU, 4, 25}, 9, 12, 6},
+        {{ACTIVATION_FORM_GPTOSS, 0, 0}, 7, 15, 6},   {{ACTIVATION_FORM_RELU2, 0, 0}, 2, 4, 1},
+        {{ACTIVATION_FORM_SILU, 0, 0}, 1, 1, 1},      {{ACTIVATION_FORM_GELU, 0, 0}, 1, 1, 1},
         {{ACTIVATION_FORM_GELU_TANH, 0, 0}, 1, 1, 1},
     };
     RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = 64, [ROWS_SEQUENCES] = 1}, .seq_len = 64};

@@ -63,7 +63,8 @@ static void test_published(void **state)
         g_ptr_array_add(owned, source);
         execute_put(run, sources[i], source);
     }
-    g_autoptr(Tensor) w = fill(1, H, 1.0, 0.8, 0, 0), gamma = fill(1, H, 2.0, 0.1, 0, 0), dy = fill(ROWS, H, 0.6, 1, 0, H);
+    g_autoptr(Tensor) w = fill(1, H, 1.0, 0.8, 0, 0), gamma = fill(1, H, 2.0, 0.1, 0, 0),
+                      dy = fill(ROWS, H, 0.6, 1, 0, H);
     for (int64_t d = 0; d < H; d++) {
         tensor_set(gamma, d, 1 + tensor_get(gamma, d));
     }

@@ -1,6 +1,6 @@
 /*
- * The chunked delta rule against the recurrent one: values and all gradients, over lengths, chunk sizes and the edge cases of
- * gates, write strengths and keys.
+ * The chunked delta rule against the recurrent one: values and all gradients, over lengths, chunk sizes and the edge
+ * cases of gates, write strengths and keys.
  */
 #include "tests/check.h"
 
@@ -123,20 +123,28 @@ static void run_init(Run *run, const struct Case *c)
     run->o = g_new0(double, (gsize)(n * c->dv));
     run->last = g_new0(double, (gsize)size);
     run->grads = (DeltaGradients){
-        .q = g_new0(double, (gsize)(n * c->dk)), .k = g_new0(double, (gsize)(n * c->dk)), .g = g_new0(double, (gsize)(n * c->dk)),
-        .v = g_new0(double, (gsize)(n * c->dv)), .beta = g_new0(double, (gsize)n), .state = g_new0(double, (gsize)size),
-        .a = g_new0(double, (gsize)(n * c->chunk)), .p = g_new0(double, (gsize)(n * c->chunk)),
+        .q = g_new0(double, (gsize)(n * c->dk)),
+        .k = g_new0(double, (gsize)(n * c->dk)),
+        .g = g_new0(double, (gsize)(n * c->dk)),
+        .v = g_new0(double, (gsize)(n * c->dv)),
+        .beta = g_new0(double, (gsize)n),
+        .state = g_new0(double, (gsize)size),
+        .a = g_new0(double, (gsize)(n * c->chunk)),
+        .p = g_new0(double, (gsize)(n * c->chunk)),
     };
     DeltaShape shape = {1, 1, c->dk, c->dv, c->chunk, TRUE};
     run->work = g_new(double, (gsize)delta_work_numel(&shape, n));
-    run->head = (DeltaHead){n, c->dk, c->dv, c->chunk, run->q, run->k, run->v, run->w, run->beta,
-                            c->state ? run->state : NULL, run->a, run->p, run->work};
+    run->head = (DeltaHead){n,      c->dk,  c->dv,    c->chunk,  run->q,
+                            run->k, run->v, run->w,   run->beta, c->state ? run->state : NULL,
+                            run->a, run->p, run->work};
 }
 
 static void run_clear(Run *run)
 {
-    double *all[] = {run->q, run->k, run->v, run->w, run->beta, run->a, run->p, run->state, run->o, run->last, run->d_o, run->dlast,
-                     run->grads.q, run->grads.k, run->grads.g, run->grads.v, run->grads.beta, run->grads.state, run->grads.a, run->grads.p, run->work};
+    double *all[] = {run->q,       run->k,       run->v,       run->w,       run->beta,       run->a,
+                     run->p,       run->state,   run->o,       run->last,    run->d_o,        run->dlast,
+                     run->grads.q, run->grads.k, run->grads.g, run->grads.v, run->grads.beta, run->grads.state,
+                     run->grads.a, run->grads.p, run->work};
     for (guint i = 0; i < G_N_ELEMENTS(all); i++) {
         g_free(all[i]);
     }

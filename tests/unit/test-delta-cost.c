@@ -4,14 +4,19 @@
 #include "tests/check.h"
 
 #include "models/delta-cost.h"
-#include "models/ops/kda.h"
 #include "models/op.h"
+#include "models/ops/kda.h"
 
 /* A KDA operator over bf16 tensors. */
 static Graph *kda_graph(int64_t heads, int64_t dim, gboolean eager)
 {
     static const char *const names[] = {"q", "k", "v", "z", "beta"};
-    KdaAttr attr = {.heads = heads, .value_heads = heads, .key_dim = dim, .value_dim = dim, .gate = KDA_GATE_BOUNDED, .lower_bound = -5};
+    KdaAttr attr = {.heads = heads,
+                    .value_heads = heads,
+                    .key_dim = dim,
+                    .value_dim = dim,
+                    .gate = KDA_GATE_BOUNDED,
+                    .lower_bound = -5};
     Graph *graph = graph_new(DTYPE_BF16);
     int inputs[5];
     graph->eager_default = eager;
@@ -25,7 +30,8 @@ static Graph *kda_graph(int64_t heads, int64_t dim, gboolean eager)
 
 static RowCounts tokens(int64_t n_sequences, int64_t seq_len)
 {
-    return (RowCounts){.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = n_sequences * seq_len, [ROWS_SEQUENCES] = n_sequences}, .seq_len = seq_len};
+    return (RowCounts){.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = n_sequences * seq_len, [ROWS_SEQUENCES] = n_sequences},
+                       .seq_len = seq_len};
 }
 
 static int64_t aux_bytes(const OpView *view)
@@ -39,7 +45,8 @@ static int64_t aux_bytes(const OpView *view)
     return bytes;
 }
 
-/* Kept and peak bytes of chunk_kda, 32 heads of 128: what is new after forward (o included), and the most in backward. */
+/* Kept and peak bytes of chunk_kda, 32 heads of 128: what is new after forward (o included), and the most in backward.
+ */
 static void test_measured_bytes(void **state)
 {
     static const struct {
@@ -73,7 +80,8 @@ static void test_flops(void **state)
     DeltaSums sums = delta_sums(&rows, 64);
     check_int(sums.n_chunks, 64);
     check_int(sums.squares, 4096 * 64);
-    double core = 12582912.0 * 4096, forward = delta_forward_flops(&k3, &sums), backward = delta_backward_flops(&k3, &sums);
+    double core = 12582912.0 * 4096, forward = delta_forward_flops(&k3, &sums),
+           backward = delta_backward_flops(&k3, &sums);
     assert_true(forward > core && forward < 1.05 * core);
     /* twice, and the states once more: E and the update 4 d^2, the solve C d */
     double again = 96.0 * 4096 * (4 * 128 * 128 + 64 * 128);

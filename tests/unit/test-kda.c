@@ -1,6 +1,6 @@
 /*
- * KDA: published numbers of one head (both gates, forward and every gradient), the recurrent form against the chunked one
- * through the operator, float32 against float64, documents.
+ * KDA: published numbers of one head (both gates, forward and every gradient), the recurrent form against the chunked
+ * one through the operator, float32 against float64, documents.
  */
 #include "tests/check.h"
 
@@ -33,9 +33,11 @@ static void check_sums(const Tensor *x, Sums want, const char *what)
         got.wsum += tensor_get(x, i) * cos(0.11 * (double)i);
     }
     got.last = tensor_get(x, n - 1);
-    gboolean good = fabs(got.sum - want.sum) < 1e-10 && fabs(got.wsum - want.wsum) < 1e-10 && fabs(got.last - want.last) < 1e-10;
+    gboolean good =
+        fabs(got.sum - want.sum) < 1e-10 && fabs(got.wsum - want.wsum) < 1e-10 && fabs(got.last - want.last) < 1e-10;
     if (!good) {
-        print_error("%s: %.12g %.12g %.12g, want %.12g %.12g %.12g\n", what, got.sum, got.wsum, got.last, want.sum, want.wsum, want.last);
+        print_error("%s: %.12g %.12g %.12g, want %.12g %.12g %.12g\n", what, got.sum, got.wsum, got.last, want.sum,
+                    want.wsum, want.last);
         fail();
     }
 }
@@ -49,19 +51,31 @@ typedef struct Golden {
 } Golden;
 
 static const Golden goldens[] = {
-    {"bounded", KDA_GATE_BOUNDED,
-     {0.494026223547, 0.699670346367, -0.0970780974675}, {-1.53577670921, -1.16694392032, -0.128794640286},
-     {0.359692809245, 0.412409457523, 0.00938475165795}, {-0.292046277913, -0.195240006108, 0.420999386607},
-     {1.02525366973, 1.24913482401, -0.139375651144}, {0.753718601999, -0.0930653480036, 0.255542089005},
-     {4.1898325449, 3.55301743593, 0.0803052790822}, {0.0234947233616, 0.0105505616667, 0.00907221705998},
-     {-0.672883692767, 0.0771689558465, -0.285516117832}, 0.752545043572,
+    {"bounded",
+     KDA_GATE_BOUNDED,
+     {0.494026223547, 0.699670346367, -0.0970780974675},
+     {-1.53577670921, -1.16694392032, -0.128794640286},
+     {0.359692809245, 0.412409457523, 0.00938475165795},
+     {-0.292046277913, -0.195240006108, 0.420999386607},
+     {1.02525366973, 1.24913482401, -0.139375651144},
+     {0.753718601999, -0.0930653480036, 0.255542089005},
+     {4.1898325449, 3.55301743593, 0.0803052790822},
+     {0.0234947233616, 0.0105505616667, 0.00907221705998},
+     {-0.672883692767, 0.0771689558465, -0.285516117832},
+     0.752545043572,
      {-0.672883692767, -0.649185874953, -0.369592566036}},
-    {"softplus", KDA_GATE_SOFTPLUS,
-     {0.521436392838, 0.906366925543, -0.134388605184}, {-1.90488444165, -1.36856059111, -0.208983396189},
-     {0.577241039697, 0.257719939566, 0.0361199204043}, {-0.860743836523, -0.137756704542, 0.377410390548},
-     {0.622014679321, 1.73504476221, -0.139375651144}, {1.37129150986, -0.170961147295, 0.521655249417},
-     {5.61206098469, 4.5388839578, 0.0498211761462}, {0.188908901794, 0.0913392120397, 0.0669115532314},
-     {-0.487961649558, 0.0684884746859, -0.184655741041}, -0.660546868895,
+    {"softplus",
+     KDA_GATE_SOFTPLUS,
+     {0.521436392838, 0.906366925543, -0.134388605184},
+     {-1.90488444165, -1.36856059111, -0.208983396189},
+     {0.577241039697, 0.257719939566, 0.0361199204043},
+     {-0.860743836523, -0.137756704542, 0.377410390548},
+     {0.622014679321, 1.73504476221, -0.139375651144},
+     {1.37129150986, -0.170961147295, 0.521655249417},
+     {5.61206098469, 4.5388839578, 0.0498211761462},
+     {0.188908901794, 0.0913392120397, 0.0669115532314},
+     {-0.487961649558, 0.0684884746859, -0.184655741041},
+     -0.660546868895,
      {-0.487961649558, -0.470705283523, -0.264036414486}},
 };
 
@@ -81,7 +95,8 @@ static void fixture_init(Fixture *f, const KdaAttr *attr)
     *f = (Fixture){.graph = graph_new(DTYPE_FP64)};
     f->rows = (RowCounts){.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = T, [ROWS_SEQUENCES] = 1}, .seq_len = T};
     for (int i = 0; i < N_INPUTS; i++) {
-        f->tensors[i] = graph_add_input(f->graph, names[i], i < 5 ? ROWS_TOKENS : ROWS_SEQUENCES, widths[i], DTYPE_FP64, TRUE);
+        f->tensors[i] =
+            graph_add_input(f->graph, names[i], i < 5 ? ROWS_TOKENS : ROWS_SEQUENCES, widths[i], DTYPE_FP64, TRUE);
     }
     f->o = kda_add(f->graph, "attn", f->tensors, attr);
     f->last = graph_add_tensor(f->graph, "last", ROWS_SEQUENCES, DK * DV, DTYPE_FP64);
