@@ -36,6 +36,25 @@ double fit_predict(const Device *device, const Laws *laws, LawKind law, const Fi
     return law_measured_seconds(device, laws, sample->works, sample->n_works, sample->host_min_s);
 }
 
+gboolean fit_sample_is_large(const FitSample *sample)
+{
+    return sample->is_link ? sample->size >= 1048576.0 : sample->seconds > 20e-6;
+}
+
+double fit_large_error(const Device *device, const Laws *laws, LawKind law, const GArray *samples)
+{
+    double sum = 0.0;
+    int n = 0;
+    for (guint i = 0; i < samples->len; i++) {
+        const FitSample *sample = &g_array_index(samples, FitSample, i);
+        if (fit_sample_is_large(sample)) {
+            sum += fabs(fit_predict(device, laws, law, sample) / sample->seconds - 1.0);
+            n++;
+        }
+    }
+    return n > 0 ? sum / n : 0.0;
+}
+
 /* A parameter between its bounds from a free number, and back. */
 static double param_of(const LawParam *param, double free)
 {

@@ -39,5 +39,11 @@ double fit_predict(const Device *device, const Laws *laws, LawKind law, const Fi
  */
 void fit_law(const Device *device, Laws *laws, LawKind law, const GArray *samples, const char *source);
 
+/* Whether a measurement is of the thing itself: a kernel above 20 us, a transfer of 1 MiB and more. */
+gboolean fit_sample_is_large(const FitSample *sample);
+
+/* Mean absolute error over the large samples; 0 when there are none. */
+double fit_large_error(const Device *device, const Laws *laws, LawKind law, const GArray *samples);
+
 /* Errors of a law over samples as they are, without fitting. */
 void fit_judge(const Device *device, const Laws *laws, LawKind law, const GArray *samples, LawFit *ret_errors);

@@ -49,10 +49,12 @@ static gboolean print_rows(const Calibration *calibration, LawKind law, GError *
 
 static gboolean print_table(const Calibration *calibration, gboolean rows, GError **error)
 {
-    if (!command_print(error,
-                       "Errors in %%, predicted against measured; left out: of each shape, by a fit without it\n\n"
-                       "%-26s %5s %9s %9s %7s %7s  %s\n",
-                       "law", "rows", "mean abs", "left out", "bias", "worst", "worst row")) {
+    if (!command_print(
+            error,
+            "Errors in %%, predicted against measured; large: over rows above 20 us, transfers of 1 MiB and more;\n"
+            "left out: of each shape, by a fit without it\n\n"
+            "%-26s %5s %9s %7s %9s %7s %7s  %s\n",
+            "law", "rows", "mean abs", "large", "left out", "bias", "worst", "worst row")) {
         return FALSE;
     }
     for (int i = 0; i < N_LAWS; i++) {
@@ -60,9 +62,11 @@ static gboolean print_table(const Calibration *calibration, gboolean rows, GErro
         if (calibration->samples[i]->len == 0) {
             continue;
         }
-        if (!command_print(error, "%-26s %5" G_GINT64_FORMAT " %9.1f %9.1f %+7.1f %+7.1f  %s\n", law_name((LawKind)i),
-                           fit->n_rows, 100.0 * fit->mean_abs_error, 100.0 * fit->left_out_error, 100.0 * fit->bias,
-                           100.0 * fit->worst_error, fit->worst_row) ||
+        double large =
+            fit_large_error(calibration->device, calibration->device->laws, (LawKind)i, calibration->samples[i]);
+        if (!command_print(error, "%-26s %5" G_GINT64_FORMAT " %9.1f %7.1f %9.1f %+7.1f %+7.1f  %s\n",
+                           law_name((LawKind)i), fit->n_rows, 100.0 * fit->mean_abs_error, 100.0 * large,
+                           100.0 * fit->left_out_error, 100.0 * fit->bias, 100.0 * fit->worst_error, fit->worst_row) ||
             (rows && !print_rows(calibration, (LawKind)i, error))) {
             return FALSE;
         }

@@ -10,10 +10,11 @@ d2h_pinned,2048,0.039,0,2147483648
 d2h_pageable,1,0.0001,0,1048576
 =
 
-$ moesim calibrate op_host_link.csv -o hw.json | head -4
-Errors in %, predicted against measured; left out: of each shape, by a fit without it
+$ moesim calibrate op_host_link.csv -o hw.json | head -5
+Errors in %, predicted against measured; large: over rows above 20 us, transfers of 1 MiB and more;
+left out: of each shape, by a fit without it
 
-law                         rows  mean abs  left out    bias   worst  worst row
+law                         rows  mean abs   large  left out    bias   worst  worst row
 ~ host_link                      5 *
 ? 0
 

@@ -64,7 +64,7 @@ static void test_bounds(void **state)
             LawKind law = bounds[i].laws[k];
             for (guint row = 0; row < samples[law]->len; row++) {
                 const FitSample *sample = &g_array_index(samples[law], FitSample, row);
-                if (sample->is_link ? sample->size >= 1048576.0 : sample->seconds > 20e-6) {
+                if (fit_sample_is_large(sample)) {
                     sum += fabs(fit_predict(device, device->laws, law, sample) / sample->seconds - 1.0);
                     n++;
                 }
