@@ -14,7 +14,7 @@ static double program_share(const Program *program)
 {
     g_autofree double *n_calls = g_new0(double, program->segments->len);
     for (guint i = 0; i < program->calls->len; i++) {
-        n_calls[g_array_index(program->calls, Call, i).segment] += 1.0;
+        n_calls[g_array_index(program->calls, Call, i).segment] += (double)program_call_times(program, i);
     }
     double busy = 0.0, power = 0.0;
     for (guint i = 0; i < program->segments->len; i++) {

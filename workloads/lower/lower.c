@@ -367,8 +367,14 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
     if (plan->seq_chunk > 0) {
         lowering.cut = head_find_cut(graphs->head, &cut_tensor);
     }
-    for (state.micro_batch = 0; state.micro_batch < plan->n_micro_batches; state.micro_batch++) {
+    lower_micro_batch(&state);
+    if (plan->n_micro_batches > 1) {
+        /* the second adds to gradients that the first made; all later ones are like it */
+        state.micro_batch = 1;
+        lowering.program->repeat.first = lowering.program->calls->len;
         lower_micro_batch(&state);
+        lowering.program->repeat.n = lowering.program->calls->len - lowering.program->repeat.first;
+        lowering.program->repeat.times = plan->n_micro_batches - 1;
     }
     lower_optimizer(&lowering);
     lowering_count_static(&lowering);

@@ -72,6 +72,21 @@ Segment *program_segment(const Program *program, int idx)
     return g_ptr_array_index(program->segments, idx);
 }
 
+int64_t program_call_times(const Program *program, guint call)
+{
+    const CallRepeat *repeat = &program->repeat;
+    return call >= repeat->first && call < repeat->first + repeat->n ? repeat->times : 1;
+}
+
+guint program_next_call(const Program *program, guint call, int64_t n_times, int64_t *n_done)
+{
+    const CallRepeat *repeat = &program->repeat;
+    if (repeat->times > 0 && call + 1 == repeat->first + repeat->n && ++*n_done < n_times) {
+        return repeat->first;
+    }
+    return call + 1;
+}
+
 gint32 program_resolve(const Call *call, Place place)
 {
     return place.arg == ARG_FRAME ? call->frame + place.idx : call->args[place.arg] + place.idx;

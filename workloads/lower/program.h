@@ -135,9 +135,16 @@ typedef struct Call {
     gint32 args[CALL_ARGS_MAX]; /* first buffer or token of what each argument names */
 } Call;
 
+/* Calls that run several times in a row: micro-batches after the first are alike. */
+typedef struct CallRepeat {
+    guint first, n;
+    int64_t times; /* in all; 0 = there is no such block */
+} CallRepeat;
+
 typedef struct Program {
     GPtrArray *segments; /* Segment, owned */
-    GArray *calls;       /* Call */
+    GArray *calls;       /* Call; a repeated block stands here once */
+    CallRepeat repeat;
     gint32 n_buffers, n_tokens;
     int64_t static_bytes[N_MEM_TAGS]; /* alive before the step and after it */
 } Program;
@@ -149,6 +156,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Program, program_free)
 /* Adds an empty segment; the program owns it. Returns its index. */
 int program_add_segment(Program *program, const char *name, const Graph *graph);
 Segment *program_segment(const Program *program, int idx);
+
+/* Times that a call of the list runs: 1, or those of the repeated block. */
+int64_t program_call_times(const Program *program, guint call);
+
+/* The call to run after `call`, when the repeated block has been run n_done times through so far; updates n_done. */
+guint program_next_call(const Program *program, guint call, int64_t n_times, int64_t *n_done);
 
 /* Buffer or token that a place of a call names. */
 gint32 program_resolve(const Call *call, Place place);

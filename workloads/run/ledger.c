@@ -121,7 +121,8 @@ static gboolean walk_instr(Walk *walk, const Instr *instr, GError **error)
 
 static gboolean walk_calls(Walk *walk, GError **error)
 {
-    for (guint c = 0; c < walk->program->calls->len; c++) {
+    int64_t n_times = MIN(walk->program->repeat.times, 2), n_done = 0; /* a second time shows that the first left nothing */
+    for (guint c = 0; c < walk->program->calls->len; c = program_next_call(walk->program, c, n_times, &n_done)) {
         walk->call = &g_array_index(walk->program->calls, Call, c);
         walk->segment = program_segment(walk->program, walk->call->segment);
         walk->op = -1;

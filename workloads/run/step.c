@@ -12,12 +12,19 @@
 typedef struct Host {
     const Program *program;
     guint call, instr;
+    int64_t n_repeats; /* times that the repeated block has been run through in this round */
     int round; /* 0 = the step before, which brings host and device into their steady distance; 1 = the step measured */
     SimTime now_ns;
     int first_stream;
     int *tokens; /* by program token: the latest record, or -1 */
     gboolean waits;
 } Host;
+
+/* End of a phase. */
+typedef struct Mark {
+    Phase phase;
+    SimTime ns;
+} Mark;
 
 typedef struct Step {
     const Device *device;
@@ -30,6 +37,8 @@ typedef struct Step {
     StepTimes *times;
     SimTime start_ns; /* of the measured step; -1 before it */
     SimTime mark_ns;  /* end of the phase before */
+    int64_t n_repeats, n_skipped; /* of the repeated block: run through, and left out because they are alike */
+    GArray *marks;    /* Mark: ends of phases of the measured step */
     gboolean ok;
 } Step;
 
@@ -89,20 +98,22 @@ static void push_compute(Step *step, Host *host, const Instr *instr)
 }
 
 /* What the observed class did, by name. */
-static void note(Step *step, const Instr *instr)
+static void note(Step *step, const Host *host, const Instr *instr)
 {
     StepTimes *times = step->times;
-    times->launches[instr->label] += instr->n_launches;
-    times->flops[instr->label] += instr->flops;
-    times->busy_ns[instr->label] += instr->device_ns;
-    times->evidence_ns[instr->evidence] += instr->device_ns;
+    gboolean stands_for_more = program_call_times(host->program, host->call) > 1 && host->n_repeats == step->n_repeats - 1;
+    int64_t n = stands_for_more ? 1 + step->n_skipped : 1;
+    times->launches[instr->label] += n * instr->n_launches;
+    times->flops[instr->label] += (double)n * instr->flops;
+    times->busy_ns[instr->label] += n * instr->device_ns;
+    times->evidence_ns[instr->evidence] += n * instr->device_ns;
     if (instr->phase == PHASE_RECOMPUTE) {
-        times->recomputed_flops += instr->flops;
+        times->recomputed_flops += (double)n * instr->flops;
     }
     if (instr->kind == INSTR_COLLECTIVE) {
-        times->coll_ns[instr->group][instr->coll] += instr->device_ns;
-        times->coll_count[instr->group][instr->coll]++;
-        times->coll_bytes[instr->group][instr->coll] += instr->bytes;
+        times->coll_ns[instr->group][instr->coll] += n * instr->device_ns;
+        times->coll_count[instr->group][instr->coll] += n;
+        times->coll_bytes[instr->group][instr->coll] += n * instr->bytes;
     }
 }
 
@@ -115,7 +126,7 @@ static gboolean host_issue(Step *step, Host *host, const Call *call, const Instr
     case INSTR_COMPUTE:
     case INSTR_COLLECTIVE:
         if (host == step->hosts && host->round == N_ROUNDS - 1) {
-            note(step, instr);
+            note(step, host, instr);
         }
         push_compute(step, host, instr);
         return TRUE;
@@ -161,10 +172,11 @@ static void host_run(Step *step, Host *host)
         }
         if (host->instr == instrs->len) {
             host->instr = 0;
-            host->call++;
+            host->call = program_next_call(host->program, host->call, step->n_repeats, &host->n_repeats);
         }
         if (host->call == calls->len) {
             host->call = 0;
+            host->n_repeats = 0;
             host->round++;
         }
     }
@@ -186,9 +198,12 @@ static void on_done(void *self, int stream, uint64_t tag, SimTime start_ns, SimT
     } else if (what == TAG_MARK && class == 0) {
         step->times->phase_ns[value] += end_ns - step->mark_ns;
         step->mark_ns = end_ns;
+        Mark mark = {(Phase)value, end_ns};
+        g_array_append_val(step->marks, mark);
         if (value == PHASE_OPTIMIZER && step->start_ns < 0) {
             step->start_ns = end_ns;
             memset(step->times->phase_ns, 0, sizeof step->times->phase_ns);
+            g_array_set_size(step->marks, 0);
         }
     }
 }
@@ -238,13 +253,52 @@ static void step_build(Step *step, Program *const *programs, const ShareLaw *law
     }
 }
 
-static void step_finish(Step *step)
+/* Exposed times between two moments. */
+static void add_exposed(Step *step, SimTime from_ns, SimTime to_ns, int64_t times)
+{
+    g_autoptr(SpanLog) window = span_log_new();
+    for (size_t i = 0; i < span_log_length(step->log); i++) {
+        Span span = *span_log_get(step->log, i);
+        span.start_ns = MAX(span.start_ns, from_ns);
+        span.end_ns = MIN(span.end_ns, to_ns);
+        if (span.end_ns > span.start_ns) {
+            span_log_add(window, &span);
+        }
+    }
+    step->times->exposed_comm_ns += times * span_log_exposed_ns(window, is_comm_lane, is_compute_lane, NULL);
+    step->times->exposed_host_ns += times * MAX(0, to_ns - from_ns - span_log_busy_ns(window, is_any_lane, NULL));
+}
+
+/*
+ * Adds the repetitions that were left out. Each takes as long as the last one did, if that one took as long as the one
+ * before it: then host and streams stand as they stood, and the rest follows. FALSE when they have not settled; what is
+ * added is then right to the jitter of one repetition.
+ */
+static gboolean add_skipped(Step *step)
+{
+    StepTimes *times = step->times;
+    guint n = step->marks->len; /* …, forward, backward, forward, backward, forward, backward, optimizer */
+    if (step->n_skipped == 0) {
+        return TRUE;
+    }
+    g_assert(n >= 7);
+    const Mark *last = &g_array_index(step->marks, Mark, n - 2);
+    SimTime forward_ns = last[-1].ns - last[-2].ns, backward_ns = last[0].ns - last[-1].ns;
+    gboolean settled = forward_ns == last[-3].ns - last[-4].ns && backward_ns == last[-2].ns - last[-3].ns;
+    times->step_ns += step->n_skipped * (forward_ns + backward_ns);
+    times->phase_ns[PHASE_FORWARD] += step->n_skipped * forward_ns;
+    times->phase_ns[PHASE_BACKWARD] += step->n_skipped * backward_ns;
+    add_exposed(step, last[-2].ns, last[0].ns, step->n_skipped);
+    return settled;
+}
+
+static gboolean step_finish(Step *step)
 {
     StepTimes *times = step->times;
     times->step_ns = step->mark_ns - step->start_ns;
-    times->exposed_comm_ns = span_log_exposed_ns(step->log, is_comm_lane, is_compute_lane, NULL);
-    times->exposed_host_ns = MAX(0, times->step_ns - span_log_busy_ns(step->log, is_any_lane, NULL));
+    add_exposed(step, step->start_ns, step->mark_ns, 1);
     times->n_events = sim_engine_n_events(step->engine);
+    return add_skipped(step);
 }
 
 /* Some ten hours: a sum of a step's works then stays far inside of SimTime. */
@@ -267,35 +321,60 @@ static gboolean check_durations(const Program *program, const Plan *plan, GError
     return TRUE;
 }
 
-gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
+/* One simulation with n_repeats of the repeated block. ret_settled says whether the ones left out are accounted for. */
+static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_classes, int64_t n_repeats, StepTimes *ret_times,
+                         gboolean *ret_settled, GError **error)
 {
-    for (int64_t c = 0; c < n_classes; c++) {
-        if (!check_durations(programs[c], plan, error)) {
-            return FALSE;
-        }
-    }
     Step step = {.device = plan->cluster->device, .n_classes = n_classes, .times = ret_times, .start_ns = -1};
     StreamCallbacks callbacks = {.done = on_done, .self = &step};
     g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, step.device);
     g_autoptr(SimEngine) engine = sim_engine_new();
     g_autoptr(SpanLog) log = span_log_new();
     g_autoptr(Streams) streams = streams_new(engine, &callbacks);
+    g_autoptr(GArray) marks = g_array_new(FALSE, FALSE, sizeof(Mark));
     g_autofree Host *hosts = g_new0(Host, n_classes);
     *ret_times = (StepTimes){0};
     step.engine = engine;
     step.streams = streams;
     step.log = log;
+    step.marks = marks;
     step.hosts = hosts;
+    step.n_repeats = n_repeats;
+    step.n_skipped = programs[0]->repeat.times - n_repeats;
     step_build(&step, programs, law);
     for (int64_t c = 0; c < n_classes; c++) {
         host_run(&step, &hosts[c]);
     }
     gboolean ok = sim_engine_run(engine, error);
-    if (ok) {
-        step_finish(&step);
-    }
+    *ret_settled = ok && step_finish(&step);
     for (int64_t c = 0; c < n_classes; c++) {
         g_free(hosts[c].tokens);
     }
     return ok;
+}
+
+/* Repetitions of alike micro-batches that are simulated: few if they settle at once, more if not. */
+static const int64_t repeat_trials[] = {4, 16, 64};
+
+gboolean step_run_unfolded(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
+{
+    gboolean settled;
+    return step_try(plan, programs, n_classes, programs[0]->repeat.times, ret_times, &settled, error);
+}
+
+gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
+{
+    gboolean settled = FALSE;
+    for (int64_t c = 0; c < n_classes; c++) {
+        if (!check_durations(programs[c], plan, error)) {
+            return FALSE;
+        }
+    }
+    for (size_t i = 0; i < G_N_ELEMENTS(repeat_trials) && !settled; i++) {
+        int64_t n_repeats = MIN(repeat_trials[i], programs[0]->repeat.times);
+        if (!step_try(plan, programs, n_classes, n_repeats, ret_times, &settled, error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
 }

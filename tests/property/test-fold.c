@@ -1,0 +1,93 @@
+/*
+ * Folded = unfolded: a step whose repeated micro-batches are left out takes, to the nanosecond, what it takes when every
+ * one of them is simulated.
+ */
+#include "tests/check.h"
+
+#include "sim/base/json-read.h"
+#include "workloads/cases.h"
+#include "workloads/lower/lower.h"
+#include "workloads/run/step.h"
+
+typedef struct FoldCase {
+    const char *name;
+    const char *fields; /* "path=value" words; 12 micro-batches */
+} FoldCase;
+
+static const FoldCase cases[] = {
+    {"dense", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96"},
+    {"dense, explicit", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 parallel.fsdp.prefetch=explicit"},
+    {"dense, no reshard", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 parallel.fsdp.reshard_after_forward=false"},
+    {"dense, host-bound", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 workload.seq_len=64 kernels=eager"},
+    {"replicas", "model=llama-3.1-8b cluster.nodes=2 workload.global_batch=192 parallel.dp_replicate=2"},
+    {"experts", "model=olmoe-1b-7b cluster.nodes=1 workload.global_batch=96 parallel.ep=8 memory.recompute=full"},
+    {"experts, skewed",
+     "model=olmoe-1b-7b cluster.nodes=1 workload.global_batch=96 parallel.ep=4 workload.routing.kind=zipf workload.routing.exponent=1.0"},
+    {"loss in chunks", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 loss.seq_chunk=1000"},
+    {"attention residuals", "model=kimi-k3-mini cluster.nodes=1 workload.global_batch=96 parallel.ep=2"},
+};
+
+static Plan *make_plan(const char *fields)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(json_t) value = json_object();
+    g_autofree char *all = g_strdup_printf("cluster.preset=h200-sxm cluster.gpus_per_node=8 %s", fields);
+    g_auto(GStrv) words = g_strsplit(all, " ", -1);
+    for (char **word = words; *word != NULL; word++) {
+        char *equals = strchr(*word, '=');
+        assert_non_null(equals);
+        *equals = '\0';
+        json_t *cell = cases_cell_value(*word, equals + 1, &error);
+        check_no_error(error);
+        assert_true(cases_set(value, *word, cell, &error));
+    }
+    Plan *plan = plan_from_json(value, "plan", NULL, &error);
+    check_no_error(error);
+    return plan;
+}
+
+static void test_fold(void **state)
+{
+    const FoldCase *fold = *state;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Plan) plan = make_plan(fold->fields);
+    g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+    g_autoptr(Routing) routing = NULL;
+    StepTimes folded, unfolded;
+    if (plan->routing != PLAN_ROUTING_BALANCED) {
+        RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
+        routing = routing_new(&spec, "plan", &error);
+        check_no_error(error);
+    }
+    int64_t n = lower_n_classes(plan, routing);
+    g_autofree Program **programs = g_new0(Program *, n);
+    for (int64_t c = 0; c < n; c++) {
+        programs[c] = lower_plan(plan, graphs, routing, c);
+    }
+    check_int(plan->n_micro_batches, 12);
+    assert_true(step_run(plan, programs, n, &folded, &error));
+    assert_true(step_run_unfolded(plan, programs, n, &unfolded, &error));
+    check_int(folded.step_ns, unfolded.step_ns);
+    check_int(folded.exposed_comm_ns, unfolded.exposed_comm_ns);
+    check_int(folded.exposed_host_ns, unfolded.exposed_host_ns);
+    for (int p = 0; p < N_PHASES; p++) {
+        check_int(folded.phase_ns[p], unfolded.phase_ns[p]);
+    }
+    for (int label = 0; label < N_LABELS; label++) {
+        check_int(folded.busy_ns[label], unfolded.busy_ns[label]);
+        check_int(folded.launches[label], unfolded.launches[label]);
+    }
+    assert_true(folded.n_events < unfolded.n_events);
+    for (int64_t c = 0; c < n; c++) {
+        program_free(programs[c]);
+    }
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[G_N_ELEMENTS(cases)] = {0};
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        tests[i] = (struct CMUnitTest){.name = cases[i].name, .test_func = test_fold, .initial_state = (void *)(uintptr_t)&cases[i]};
+    }
+    return _cmocka_run_group_tests("fold", tests, G_N_ELEMENTS(cases), NULL, NULL);
+}
