@@ -1,0 +1,82 @@
+/*
+ * Published and derived facts about the 2.8T model that a planner must reproduce: legal expert-parallel degrees, bytes per
+ * parameter, and what 128 cards hold.
+ */
+#include "tests/check.h"
+
+#include "sim/base/json-read.h"
+#include "workloads/run/run.h"
+
+static Plan *k3_plan(const char *preset, int64_t nodes, int64_t ep, const char *mode, int64_t seq_len, GError **error)
+{
+    g_autoptr(json_t) value =
+        json_pack("{s:s, s:{s:s, s:I, s:i}, s:{s:I}, s:{s:s, s:I}, s:{s:s}, s:{s:i}}", "model", "kimi-k3", "cluster", "preset",
+                  preset, "nodes", (json_int_t)nodes, "gpus_per_node", 8, "parallel", "ep", (json_int_t)ep, "workload", "mode", mode,
+                  "seq_len", (json_int_t)seq_len, "memory", "recompute", "full", "loss", "seq_chunk", 1024);
+    assert_non_null(value);
+    return plan_from_json(value, "plan", NULL, error);
+}
+
+/* 896 experts: the legal degrees are the divisors of 896. */
+static void test_legal_ep(void **state)
+{
+    (void)state;
+    for (int64_t ep = 1; ep <= 896; ep++) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Plan) plan = k3_plan("h200-sxm", 112, ep, "lora", 4096, &error);
+        check_int(plan != NULL, 896 % ep == 0);
+        if (plan == NULL) {
+            assert_non_null(strstr(error->message, "nearest legal ep"));
+        }
+    }
+}
+
+static void check_gb(double bytes, double gb)
+{
+    if (fabs(bytes * 1e-9 - gb) > 0.05) {
+        fail_msg("%.3f GB, not %.1f GB", bytes * 1e-9, gb);
+    }
+}
+
+/* Frozen bf16 base: 43.4 GB a rank on 128 ranks with EP64; full AdamW training, 16 bytes a parameter: 347.5 GB. */
+static void test_states_on_128(void **state)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Plan) lora = k3_plan("h200-sxm", 16, 64, "lora", 4096, &error);
+    g_autoptr(Plan) full = k3_plan("h200-sxm", 16, 64, "pretrain", 4096, &error);
+    (void)state;
+    check_no_error(error);
+    g_autoptr(Result) of_lora = run_plan(lora, NULL, &error);
+    g_autoptr(Result) of_full = run_plan(full, NULL, &error);
+    check_no_error(error);
+    check_gb((double)of_lora->at_peak[MEM_PARAMETERS], 43.4);
+    /* stored in fp32: a parameter's gradient is as large, its moments twice as large */
+    check_gb((double)of_full->at_peak[MEM_PARAMETERS] * 4, 347.5);
+    check_gb((double)of_full->at_peak[MEM_OPTIMIZER], 347.5 / 2);
+    assert_false(of_full->fits);
+    assert_true(of_full->advice->len > 0);
+    check_int(of_lora->params_total, 2779931834976);
+}
+
+/* LoRA fits cards of 64 GB, full training does not. */
+static void test_lora_fits_64_gb(void **state)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Plan) plan = k3_plan("ascend-910b", 16, 64, "lora", 4096, &error);
+    (void)state;
+    check_no_error(error);
+    g_autoptr(Result) result = run_plan(plan, NULL, &error);
+    check_no_error(error);
+    assert_true(result->fits);
+    assert_true(result->capacity_bytes < 66000000000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_legal_ep),
+        cmocka_unit_test(test_states_on_128),
+        cmocka_unit_test(test_lora_fits_64_gb),
+    };
+    return cmocka_run_group_tests_name("k3-facts", tests, NULL, NULL);
+}
