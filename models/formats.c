@@ -74,7 +74,7 @@ static uint8_t minifloat_encode(const Minifloat *f, float x)
 static float minifloat_decode(const Minifloat *f, uint8_t code)
 {
     uint32_t magnitude = code & ((1u << (f->exp_bits + f->mant_bits)) - 1);
-    double sign = code >> (f->exp_bits + f->mant_bits) & 1u ? -1 : 1;
+    double sign = (uint32_t)code >> (f->exp_bits + f->mant_bits) & 1u ? -1 : 1;
     uint32_t exp = magnitude >> f->mant_bits, mant = magnitude & ((1u << f->mant_bits) - 1);
     uint32_t top = (1u << f->exp_bits) - 1;
     if (f->has_inf && exp == top) {
