@@ -110,9 +110,23 @@ static void append_operators(GString *out, const ModelFacts *facts)
     text_append_table(out, table, 2);
 }
 
+static gboolean list_presets(GError **error)
+{
+    g_auto(GStrv) names = model_preset_names();
+    for (char **name = names; *name != NULL; name++) {
+        if (!command_print(error, "%s\n", *name)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
 static gboolean run(const CommandCall *call, GError **error)
 {
     const ModelOptions *options = call->options;
+    if (call->n_words == 0) {
+        return list_presets(error);
+    }
     if (options->seq_len < 1 || options->seq_len > INT64_C(1) << 26) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--seq-len: must lie in 1..2^26");
         return FALSE;
@@ -145,11 +159,10 @@ static const CommandOption options[] = {
 };
 
 const CommandClass command_model = {
-    .usage = "MODEL",
-    .description = "MODEL is the name of a preset or the path of a Hugging Face config.json. FLOPs are those of matrix "
-                   "products and "
-                   "recurrences, causal pairs only.",
-    .min_words = 1,
+    .usage = "[MODEL]",
+    .description = "MODEL is the name of a preset or the path of a Hugging Face config.json; without it the presets are\n"
+                   "listed. FLOPs are those of matrix products and recurrences, causal pairs only.",
+    .min_words = 0,
     .max_words = 1,
     .words = COMMAND_WORDS_MODELS,
     .options = options,

@@ -47,3 +47,9 @@ $ moesim model small.json
 $ moesim model other.json
 ! ~ moesim: other.json:1:16: model_type: "zamba9" models are not known*; known: llama, *
 ? 2
+
+# Without a model, the presets.
+$ moesim model | grep -x -e kimi-k3 -e mixtral-8x22b
+kimi-k3
+mixtral-8x22b
+? 0
