@@ -10,6 +10,7 @@
 typedef struct Alive {
     AllocBlock block; /* ALLOC_NOTHING = not alive */
     guint8 tag;
+    int64_t rounded_bytes;
 } Alive;
 
 typedef struct Walk {
@@ -18,7 +19,7 @@ typedef struct Walk {
     AllocModel *alloc;
     Alive *alive;
     int64_t current[N_MEM_TAGS];
-    int64_t total;
+    int64_t total, rounded;
     const Call *call;
     const Segment *segment;
     gint32 op;
@@ -63,6 +64,9 @@ static gboolean walk_alloc(Walk *walk, const Instr *instr, GError **error)
     }
     alive->block = alloc_model_take(walk->alloc, instr->stream, MAX(instr->bytes, 1));
     alive->tag = instr->tag;
+    alive->rounded_bytes = alloc_model_round(MAX(instr->bytes, 1));
+    walk->rounded += alive->rounded_bytes;
+    walk->ledger->rounded_peak_bytes = MAX(walk->ledger->rounded_peak_bytes, walk->rounded);
     walk_add(walk, alive->tag, alloc_model_block_bytes(walk->alloc, alive->block));
     note_peak(walk, instr);
     return TRUE;
@@ -75,6 +79,7 @@ static gboolean walk_free(Walk *walk, const Instr *instr, GError **error)
         return walk_fail(walk, instr, "freed while it is not alive", error);
     }
     walk_add(walk, alive->tag, -alloc_model_block_bytes(walk->alloc, alive->block));
+    walk->rounded -= alive->rounded_bytes;
     alloc_model_give(walk->alloc, alive->block);
     *alive = (Alive){0};
     return TRUE;
@@ -107,6 +112,7 @@ static gboolean walk_instr(Walk *walk, const Instr *instr, GError **error)
     case INSTR_MARK:
         if (instr->phase == PHASE_FORWARD) {
             walk->ledger->after_forward_bytes = walk->total;
+            walk->ledger->rounded_after_forward_bytes = walk->rounded;
         }
         return TRUE;
     case INSTR_COLLECTIVE:
@@ -177,8 +183,8 @@ gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_
         walk.current[i] = program->static_bytes[i];
         static_bytes += program->static_bytes[i];
     }
-    walk.total = static_bytes;
-    ret_ledger->peak_bytes = static_bytes;
+    walk.total = walk.rounded = static_bytes;
+    ret_ledger->peak_bytes = ret_ledger->rounded_peak_bytes = static_bytes;
     memcpy(ret_ledger->at_peak, walk.current, sizeof walk.current);
     alloc_model_take(alloc, STREAM_COMPUTE, static_bytes);
     if (!walk_calls(&walk, error) || !check_all_freed(&walk, error)) {

@@ -1,0 +1,100 @@
+/*
+ * Seeded random plans over small models of every family, for property tests: same seed, same plan.
+ */
+#pragma once
+
+#include "tests/check.h"
+
+#include "sim/base/json-read.h"
+#include "sim/base/rng.h"
+#include "workloads/cases.h"
+#include "workloads/plan/plan.h"
+
+/* Fields of a plan as "path=value" words; a value is what a cell of a case table may hold. */
+static inline Plan *plan_of_words(const char *fields, GError **error)
+{
+    g_autoptr(json_t) value = json_object();
+    g_auto(GStrv) words = g_strsplit(fields, " ", -1);
+    for (char **word = words; *word != NULL; word++) {
+        char *equals = strchr(*word, '=');
+        if (equals == NULL) {
+            continue;
+        }
+        *equals = '\0';
+        json_t *cell = cases_cell_value(*word, equals + 1, error);
+        assert_non_null(cell);
+        assert_true(cases_set(value, *word, cell, error));
+    }
+    return plan_from_json(value, "plan", NULL, error);
+}
+
+static const char *const random_models[] = {
+    "model.config=llama-3.1-8b model.overrides.hidden_size=256 model.overrides.intermediate_size=704 model.overrides.vocab_size=2003 "
+    "model.overrides.num_attention_heads=4 model.overrides.num_key_value_heads=2 model.overrides.num_hidden_layers=3",
+    "model.config=mixtral-8x7b model.overrides.hidden_size=128 model.overrides.intermediate_size=352 model.overrides.vocab_size=1000 "
+    "model.overrides.num_attention_heads=4 model.overrides.num_key_value_heads=2 model.overrides.num_hidden_layers=3",
+    "model.config=qwen3-30b-a3b model.overrides.hidden_size=192 model.overrides.moe_intermediate_size=80 model.overrides.vocab_size=1500 "
+    "model.overrides.num_attention_heads=4 model.overrides.num_key_value_heads=2 model.overrides.head_dim=32 "
+    "model.overrides.n_routed_experts=16 model.overrides.num_experts_per_tok=4 model.overrides.num_hidden_layers=4",
+    "model.config=deepseek-v3 model.overrides.hidden_size=256 model.overrides.intermediate_size=640 model.overrides.vocab_size=3000 "
+    "model.overrides.num_attention_heads=4 model.overrides.q_lora_rank=96 model.overrides.kv_lora_rank=64 "
+    "model.overrides.qk_nope_head_dim=32 model.overrides.qk_rope_head_dim=16 model.overrides.v_head_dim=32 "
+    "model.overrides.n_routed_experts=16 model.overrides.num_experts_per_tok=4 model.overrides.n_group=4 model.overrides.topk_group=2 "
+    "model.overrides.moe_intermediate_size=96 model.overrides.first_k_dense_replace=1 model.overrides.num_hidden_layers=4 "
+    "model.overrides.num_nextn_predict_layers=0",
+    "model.config=kimi-k3-mini",
+};
+
+/* One of n, by the seed and the number of the draw. */
+static inline uint64_t random_below(uint64_t seed, uint64_t draw, uint64_t n)
+{
+    return rng_below(seed, RNG_TEST, draw, n);
+}
+
+/* The words of a random plan; caller frees. Draws 0 to 31 of the seed. */
+static inline char *random_plan_words(uint64_t seed)
+{
+    static const int64_t eps[] = {1, 2, 4, 8};
+    static const char *const recomputes[] = {"none", "full", "selective"};
+    static const int64_t seqs[] = {64, 100, 257, 1024};
+    static const char *const keeps[] = {"", " memory.keep=matmul", " memory.keep=attention", " memory.keep=grouped_matmul"};
+    uint64_t model = random_below(seed, 0, G_N_ELEMENTS(random_models));
+    gboolean is_dense = model == 0, is_lora = random_below(seed, 1, 4) == 0;
+    uint64_t nodes = 1 + random_below(seed, 2, 2), recompute = random_below(seed, 5, 3);
+    uint64_t replicas = random_below(seed, 4, 4) == 0 ? 2 : 1;
+    int64_t ep = is_dense ? 1 : eps[random_below(seed, 3, replicas == 2 && nodes == 1 ? 3 : 4)];
+    gboolean alone = random_below(seed, 17, 8) == 0; /* one rank */
+    int64_t micro_batch = 1 + (int64_t)random_below(seed, 11, 3), n_micro_batches = 1 + (int64_t)random_below(seed, 12, 3);
+    GString *words = g_string_new(random_models[model]);
+    int64_t gpus = alone ? 1 : 8;
+    nodes = alone ? 1 : nodes;
+    g_string_append_printf(words, " cluster.preset=h200-sxm cluster.nodes=%d cluster.gpus_per_node=%d", (int)nodes, (int)gpus);
+    if (!alone) {
+        g_string_append_printf(words, " parallel.ep=%d parallel.dp_replicate=%d", (int)ep, (int)replicas);
+    }
+    g_string_append_printf(words, " memory.recompute=%s", recomputes[recompute]);
+    g_string_append(words, recompute == 2 ? keeps[random_below(seed, 6, 4)] : "");
+    g_string_append(words, random_below(seed, 7, 2) == 0 ? " parallel.fsdp.prefetch=explicit" : "");
+    g_string_append(words, random_below(seed, 8, 3) == 0 ? " parallel.fsdp.reshard_after_forward=false" : "");
+    g_string_append_printf(words, " workload.seq_len=%d workload.micro_batch=%d workload.global_batch=%d",
+                           (int)seqs[random_below(seed, 9, 4)], (int)micro_batch,
+                           (int)(micro_batch * n_micro_batches * (int64_t)nodes * gpus));
+    if (random_below(seed, 10, 2) == 0) {
+        g_string_append_printf(words, " loss.seq_chunk=%d", (int)(32 + random_below(seed, 13, 200)));
+    } else if (random_below(seed, 10, 4) == 1) {
+        g_string_append_printf(words, " loss.vocab_chunk=%d", (int)(200 + random_below(seed, 13, 500)));
+    }
+    g_string_append(words, random_below(seed, 14, 2) == 0 ? " kernels=eager" : "");
+    if (is_lora) {
+        g_string_append_printf(words, " workload.mode=lora workload.lora.rank=%d", (int)(1 + random_below(seed, 15, 32)));
+        g_string_append(words, !is_dense && random_below(seed, 16, 2) == 0 ? " workload.lora.targets=experts" : "");
+    } else if (random_below(seed, 18, 4) == 0) {
+        g_string_append(words, " precision.parameters=bf16");
+    }
+    g_string_append(words, random_below(seed, 19, 4) == 0 ? " precision.reduce=bf16" : "");
+    if (!is_dense && random_below(seed, 20, 2) == 0) {
+        g_string_append_printf(words, " workload.routing.kind=zipf workload.routing.exponent=0.6 workload.routing.seed=%d",
+                               (int)random_below(seed, 21, 100));
+    }
+    return g_string_free(words, FALSE);
+}

@@ -1,0 +1,77 @@
+/* Memory computed twice: from lifetimes (footprint) and from the instructions (ledger), on random plans, to the byte. */
+#include "tests/property/random-plan.h"
+
+#include "workloads/lower/lower.h"
+#include "workloads/run/footprint.h"
+#include "workloads/run/ledger.h"
+
+enum { N_PLANS = 400 };
+
+static gboolean agrees(const char *words, const char *what, int64_t footprint, int64_t ledger)
+{
+    if (footprint == ledger) {
+        return TRUE;
+    }
+    print_error("%s: footprint %" G_GINT64_FORMAT ", ledger %" G_GINT64_FORMAT " (%+" G_GINT64_FORMAT "): %s\n", what, footprint,
+                ledger, footprint - ledger, words);
+    return FALSE;
+}
+
+/* One class of ranks of a plan. */
+static gboolean check_class(const char *words, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Program) program = lower_plan(plan, graphs, routing, ep_rank);
+    Ledger ledger;
+    Footprint footprint;
+    gboolean ok = ledger_run(program, 0, &ledger, &error);
+    if (!ok) {
+        print_error("%s: %s\n", words, error->message);
+        return FALSE;
+    }
+    assert_true(footprint_compute(plan, graphs, routing, ep_rank, &footprint));
+    ok = agrees(words, "static", footprint.static_bytes, lower_static_bytes(program));
+    ok &= agrees(words, "after forward", footprint.after_forward_bytes, ledger.rounded_after_forward_bytes);
+    ok &= agrees(words, "peak", footprint.peak_bytes, ledger.rounded_peak_bytes);
+    /* the allocator's blocks are never smaller than what was asked for */
+    return ok && ledger.peak_bytes >= ledger.rounded_peak_bytes;
+}
+
+static gboolean check_plan(const char *words)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Plan) plan = plan_of_words(words, &error);
+    if (error != NULL) {
+        print_error("%s: %s\n", words, error->message);
+        return FALSE;
+    }
+    g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+    g_autoptr(Routing) routing = NULL;
+    if (plan->routing != PLAN_ROUTING_BALANCED) {
+        RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
+        routing = routing_new(&spec, "plan", &error);
+    }
+    check_no_error(error);
+    gboolean ok = TRUE;
+    for (int64_t c = 0; c < lower_n_classes(plan, routing); c++) {
+        ok &= check_class(words, plan, graphs, routing, c);
+    }
+    return ok;
+}
+
+static void test_random_plans(void **state)
+{
+    (void)state;
+    int n_bad = 0;
+    for (uint64_t seed = 0; seed < N_PLANS && n_bad < 5; seed++) {
+        g_autofree char *words = random_plan_words(seed);
+        n_bad += !check_plan(words);
+    }
+    check_int(n_bad, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
