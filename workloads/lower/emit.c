@@ -99,8 +99,26 @@ void emit_bytes(Emitter *emitter, StreamId stream, WorkLaw law, int64_t read_byt
     emit_work(emitter, stream, &work, label, -1);
 }
 
-void emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
-                     Evidence evidence)
+Instr *emit_value(Emitter *emitter, StreamId stream, ValueAction action, int op)
+{
+    Instr *instr = emit(emitter, INSTR_VALUE, stream);
+    instr->action = (guint8)action;
+    instr->op = op;
+    instr->first_operand = (gint32)emitter->segment->operands->len;
+    return instr;
+}
+
+void emit_operand(Emitter *emitter, Place place)
+{
+    GArray *instrs = emitter->segment->instrs;
+    Instr *instr = &g_array_index(instrs, Instr, instrs->len - 1);
+    g_assert(instr->kind == INSTR_VALUE || instr->kind == INSTR_COLLECTIVE);
+    g_array_append_val(emitter->segment->operands, place);
+    instr->n_operands++;
+}
+
+Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
+                       Evidence evidence)
 {
     Instr *instr = emit(emitter, INSTR_COLLECTIVE, stream);
     instr->coll = (guint8)coll;
@@ -112,4 +130,6 @@ void emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind
     instr->label = LABEL_COLLECTIVE;
     instr->share = SHARE_COMM;
     instr->evidence = (guint8)evidence;
+    instr->first_operand = (gint32)emitter->segment->operands->len;
+    return instr;
 }

@@ -40,6 +40,12 @@ void emit_cost(Emitter *emitter, StreamId stream, const OpCost *cost, int label,
 /* A stream kernel of given bytes (label in reports). */
 void emit_bytes(Emitter *emitter, StreamId stream, WorkLaw law, int64_t read_bytes, int64_t write_bytes, int n_launches, int label);
 
-/* A collective that takes device_ns once all members have come. */
-void emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
-                     Evidence evidence);
+/* A collective that takes device_ns once all members have come; its buffers are added by emit_operand. */
+Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
+                       Evidence evidence);
+
+/* What the kernels just emitted compute; op is an operator of the graph, or the number of a parameter, or -1. */
+Instr *emit_value(Emitter *emitter, StreamId stream, ValueAction action, int op);
+
+/* One more buffer of the last VALUE or COLLECTIVE. */
+void emit_operand(Emitter *emitter, Place place);

@@ -126,12 +126,18 @@ void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_tok
     if (needs_cast) {
         emit_alloc(emitter, STREAM_GATHER_IN, (Place){arg, FSDP_CAST}, cast, MEM_UNSHARDED);
         emit_bytes(emitter, STREAM_GATHER_IN, WORK_COPY, stored, cast, 1, LABEL_SHARD_CAST);
+        emit_value(emitter, STREAM_GATHER_IN, VALUE_SHARD_CAST, -1);
+        emit_operand(emitter, (Place){arg, FSDP_CAST});
     }
     emit_alloc(emitter, STREAM_GATHER_IN, (Place){arg, FSDP_FLAT}, flat, MEM_UNSHARDED);
     emit_bytes(emitter, STREAM_GATHER_IN, WORK_COPY, cast, cast, 1, LABEL_SHARD_CAST);
+    emit_value(emitter, STREAM_GATHER_IN, VALUE_SHARD_PLACE, -1);
+    emit_operand(emitter, (Place){arg, needs_cast ? FSDP_CAST : -1});
+    emit_operand(emitter, (Place){arg, FSDP_FLAT});
     emit_record(emitter, STREAM_GATHER_IN, global_token(TOKEN_CAST));
     emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_CAST));
     emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, flat, group->gather_ns, group->gather_evidence);
+    emit_operand(emitter, (Place){arg, FSDP_FLAT});
     emit_record(emitter, STREAM_GATHER, (Place){arg_token, 0});
     if (needs_cast) {
         emit_free(emitter, (Place){arg, FSDP_CAST});
@@ -170,9 +176,16 @@ static void wait_alone(Emitter *emitter, const FsdpGroup *group, int arg)
         if (needs_cast) {
             emit_alloc(emitter, STREAM_COMPUTE, temporary, bytes, MEM_UNSHARDED);
             emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, dtype_bytes(plan->parameters, numel), bytes, 1, LABEL_SHARD_CAST);
+            emit_value(emitter, STREAM_COMPUTE, VALUE_PARAM_CAST, (int)i);
+            emit_operand(emitter, temporary);
         }
         emit_alloc(emitter, STREAM_COMPUTE, (Place){arg, FSDP_PARAMS + (gint32)i}, bytes, MEM_UNSHARDED);
         emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, bytes, bytes, 1, LABEL_COPY_OUT);
+        emit_value(emitter, STREAM_COMPUTE, needs_cast ? VALUE_COPY : VALUE_PARAM_CAST, (int)i);
+        if (needs_cast) {
+            emit_operand(emitter, temporary);
+        }
+        emit_operand(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
         if (needs_cast) {
             emit_free(emitter, temporary);
         }
@@ -190,6 +203,11 @@ static void wait_gathered(Emitter *emitter, const FsdpGroup *group, int arg, int
     }
     emit_wait(emitter, STREAM_COMPUTE, (Place){arg_token, 0});
     emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, bytes, bytes, 1, LABEL_COPY_OUT);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_COPY_OUT, -1);
+    emit_operand(emitter, (Place){arg, FSDP_FLAT});
+    for (guint i = 0; i < group->params->len; i++) {
+        emit_operand(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
+    }
 }
 
 void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat)
@@ -240,6 +258,12 @@ static void fsdp_update_shard(Emitter *emitter, const FsdpGroup *group, int arg,
     }
     emit_bytes(emitter, STREAM_REDUCE, first ? WORK_COPY : WORK_ELEMENTWISE, reduced + (first ? 0 : stored), stored, 1,
                LABEL_SHARD_ACCUMULATE);
+    emit_value(emitter, STREAM_REDUCE, first ? VALUE_COPY : VALUE_ADD, -1);
+    if (!first) {
+        emit_operand(emitter, grad);
+    }
+    emit_operand(emitter, out);
+    emit_operand(emitter, grad);
     emit_free(emitter, out);
 }
 
@@ -258,6 +282,11 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
     emit_alloc(emitter, STREAM_COMPUTE, (Place){arg, FSDP_REDUCE_IN}, flat, MEM_GRADIENTS);
     emit_bytes(emitter, STREAM_COMPUTE, WORK_CHUNK_CAT, dtype_bytes(plan->compute, group->trainable_numel), flat, 1,
                LABEL_GRAD_COPY_IN);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_GRAD_IN, -1);
+    emit_operand(emitter, (Place){arg, FSDP_REDUCE_IN});
+    for (int64_t i = 0; i < group->n_trainable; i++) {
+        emit_operand(emitter, grads[i]);
+    }
     /* with several shards torch's copy-in loop still names the last gradient until the reduction is issued */
     gboolean last_lingers = group->n_shards > 1;
     for (int64_t i = 0; i < group->n_trainable - last_lingers; i++) {
@@ -270,10 +299,14 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
         emit_collective(emitter, STREAM_REDUCE, COLL_reduce_scatter, group->mesh, flat, group->reduce_ns, group->reduce_evidence);
     } else {
         emit_bytes(emitter, STREAM_REDUCE, WORK_COPY, flat, shard, 1, LABEL_SHARD_ACCUMULATE);
+        emit_value(emitter, STREAM_REDUCE, VALUE_COPY, -1);
     }
+    emit_operand(emitter, (Place){arg, FSDP_REDUCE_IN});
+    emit_operand(emitter, (Place){arg, FSDP_REDUCE_OUT});
     emit_record(emitter, STREAM_REDUCE, global_token(TOKEN_REDUCED));
     if (plan->dp_replicate > 1) {
         emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_REPLICA, shard, group->replica_ns, group->replica_evidence);
+        emit_operand(emitter, (Place){arg, FSDP_REDUCE_OUT});
     }
     fsdp_update_shard(emitter, group, arg, first);
     if (last_lingers) {

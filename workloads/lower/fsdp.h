@@ -33,6 +33,7 @@ typedef struct FsdpParam {
     int param;
 } FsdpParam;
 
+/* struct FsdpGroup is named in program.h, too */
 typedef struct FsdpGroup {
     GArray *params; /* FsdpParam */
     GroupKind mesh;

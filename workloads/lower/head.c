@@ -62,6 +62,8 @@ static void add_chunk_call(StepState *state, int segment, int64_t chunk)
     Lowering *lowering = state->lowering;
     Call *call = add_head_call(state, segment, chunk);
     call->args[ARG_EXPERTS] = lowering->chunk_sums;
+    call->n_rows = (gint32)chunk_tokens(lowering, chunk);
+    call->first_row = (gint32)(chunk * chunk_tokens(lowering, 0));
 }
 
 /* A loss chunk's own tensors are checkpointed, so one frame serves all chunks in turn; each has its own loss. */
@@ -116,6 +118,9 @@ static void start_loss_grad(Emitter *emitter)
     emitter->is_backward = TRUE;
     emit_alloc(emitter, STREAM_COMPUTE, (Place){ARG_OUTPUT, BOUNDARY_GRAD}, 4, MEM_ACTIVATIONS);
     emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, 0, 4, 1, LABEL_LOSS_CHUNK);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_LOSS, -1);
+    emit_operand(emitter, (Place){ARG_OUTPUT, BOUNDARY_VALUE});
+    emit_operand(emitter, (Place){ARG_OUTPUT, BOUNDARY_GRAD});
 }
 
 /* Weight gradients of a chunk join the sum: a view that autograd cannot add to in place, so a new sum is made. */
@@ -136,6 +141,10 @@ static void sum_chunk_params(Lowering *lowering, gboolean first)
         }
         emit_alloc(emitter, STREAM_COMPUTE, new_sum, bytes, MEM_GRADIENTS);
         emit_bytes(emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 2 * bytes, bytes, 1, LABEL_LOSS_CHUNK);
+        emit_value(emitter, STREAM_COMPUTE, VALUE_ADD, -1);
+        emit_operand(emitter, sum);
+        emit_operand(emitter, grad);
+        emit_operand(emitter, new_sum);
         emit_free(emitter, sum);
         emit_free(emitter, grad);
         emit_move(emitter, new_sum, sum);
@@ -158,11 +167,18 @@ static void sum_chunk_stream(Lowering *lowering, int64_t tokens, gboolean first)
     emit_alloc(emitter, STREAM_COMPUTE, full, whole, MEM_ACTIVATIONS);
     emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, 0, whole, 1, LABEL_LOSS_CHUNK);
     emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, part, part, 1, LABEL_LOSS_CHUNK);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_PLACE_ROWS, -1);
+    emit_operand(emitter, layer_cut_grad(head));
+    emit_operand(emitter, full);
     emit_free(emitter, layer_cut_grad(head));
     if (first) {
         emit_move(emitter, full, sum);
     } else {
         emit_bytes(emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 2 * whole, whole, 1, LABEL_LOSS_CHUNK);
+        emit_value(emitter, STREAM_COMPUTE, VALUE_ADD, -1);
+        emit_operand(emitter, sum);
+        emit_operand(emitter, full);
+        emit_operand(emitter, sum);
         emit_free(emitter, full);
     }
 }

@@ -72,6 +72,15 @@ static void grad_release(Walk *walk, Place place)
     }
 }
 
+static void emit_grad_sum(Emitter *emitter, int64_t bytes, Place a, Place b, Place sum)
+{
+    emit_bytes(emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 2 * bytes, bytes, 1, LABEL_GRAD_ACCUMULATE);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_ADD, -1);
+    emit_operand(emitter, a);
+    emit_operand(emitter, b);
+    emit_operand(emitter, sum);
+}
+
 /* A gradient arrives at a tensor: the first is it, later ones are added. */
 static void grad_arrive(Walk *walk, int o, int i, Place place)
 {
@@ -84,14 +93,14 @@ static void grad_arrive(Walk *walk, int o, int i, Place place)
         return;
     }
     if (grad_hold(walk, old)->refs == 1) {
-        emit_bytes(walk->pass->emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 2 * bytes, bytes, 1, LABEL_GRAD_ACCUMULATE);
+        emit_grad_sum(walk->pass->emitter, bytes, old, place, old);
         grad_release(walk, place);
         return;
     }
     Place sum = {ARG_FRAME, frame_sum(walk->graph, o, i)};
     emit_alloc(walk->pass->emitter, STREAM_COMPUTE, sum, bytes, info->tag);
     grad_hold(walk, sum)->refs = 1;
-    emit_bytes(walk->pass->emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 2 * bytes, bytes, 1, LABEL_GRAD_ACCUMULATE);
+    emit_grad_sum(walk->pass->emitter, bytes, old, place, sum);
     grad_release(walk, old);
     grad_release(walk, place);
     walk->grad[tensor] = sum;
@@ -165,7 +174,11 @@ static void backward_kernels(Walk *walk, int o, OpCost *cost)
                        dtype_bytes(walk->graph->compute, fsdp_local_numel(emitter->plan, param)), MEM_GRADIENTS);
         }
     }
-    walk_compute(walk, o, cost, TRUE);
+    Place douts[OP_OUTPUTS_MAX];
+    for (int i = 0; i < view.op->n_outputs; i++) {
+        douts[i] = walk->grad[view.op->outputs[i]];
+    }
+    walk_compute(walk, o, cost, douts);
     backward_free_saved(walk, o);
     for (int i = 0; i < view.op->n_outputs; i++) {
         Place dout = walk->grad[view.op->outputs[i]];

@@ -27,7 +27,7 @@ static void forward_op(Walk *walk, int o)
     if (o == walk->stop_op && cost.n_works_to_save > 0) {
         cost.n_works = cost.n_works_to_save;
     }
-    walk_compute(walk, o, &cost, FALSE);
+    walk_compute(walk, o, &cost, NULL);
     for (int i = 0; i < n_aux && !aux_outlives(walk, o); i++) {
         emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)});
     }

@@ -288,6 +288,7 @@ static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data
     }
 }
 
+/* The update of a group's shards, in values, stands where their gradients die. */
 static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *data)
 {
     (void)data;
@@ -295,6 +296,8 @@ static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *da
         return;
     }
     int segment = lowering_start_segment(lowering, NULL, "gradients freed", NULL);
+    emit_value(&lowering->emitter, STREAM_COMPUTE, VALUE_UPDATE, -1);
+    emit_operand(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
     emit_free(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
     lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
 }
@@ -337,7 +340,6 @@ static SaveMode save_mode(const Plan *plan)
 
 static void lowering_clear(Lowering *lowering)
 {
-    g_ptr_array_unref(lowering->geometries);
     g_array_unref(lowering->cache);
     g_free(lowering->layers);
     g_free(lowering->experts);
@@ -345,11 +347,6 @@ static void lowering_clear(Lowering *lowering)
     g_free(lowering->exchanges);
     g_free(lowering->loads);
     price_list_free(lowering->emitter.prices);
-}
-
-static void free_group(void *group)
-{
-    fsdp_group_free(group);
 }
 
 Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
@@ -360,7 +357,6 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
     int cut_tensor;
     lowering.program = program_new();
     lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = price_list_new()};
-    lowering.geometries = g_ptr_array_new_with_free_func(free_group);
     lowering.cache = g_array_new(FALSE, TRUE, sizeof(CachedSegment));
     lowering.mode = save_mode(plan);
     lowering_start(&lowering, frames, &state.head_frame, &state.embedding_frame);

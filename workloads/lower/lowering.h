@@ -39,7 +39,6 @@ typedef struct Lowering {
     int64_t ep_rank;
     Program *program;
     Emitter emitter;
-    GPtrArray *geometries; /* FsdpGroup, owned */
     GArray *cache;         /* CachedSegment */
     GroupSite root, head;  /* head.group NULL: part of the root group */
     GroupSite *layers, *experts; /* [n_layers]; experts[i].group NULL: part of the layer's group */

@@ -1,5 +1,7 @@
 #include "workloads/lower/program.h"
 
+#include "workloads/lower/fsdp.h"
+
 static const char *const label_names[N_LABELS - N_OPS] = {
     [LABEL_SHARD_CAST - N_OPS] = "FSDP shard cast",
     [LABEL_COPY_OUT - N_OPS] = "FSDP copy-out",
@@ -35,7 +37,13 @@ static void segment_free(void *data)
     Segment *segment = data;
     g_free(segment->name);
     g_array_unref(segment->instrs);
+    g_array_unref(segment->operands);
     g_free(segment);
+}
+
+static void group_free(void *group)
+{
+    fsdp_group_free(group);
 }
 
 Program *program_new(void)
@@ -43,6 +51,8 @@ Program *program_new(void)
     Program *program = g_new0(Program, 1);
     program->segments = g_ptr_array_new_with_free_func(segment_free);
     program->calls = g_array_new(FALSE, TRUE, sizeof(Call));
+    program->sites = g_array_new(FALSE, TRUE, sizeof(ProgramSite));
+    program->groups = g_ptr_array_new_with_free_func(group_free);
     return program;
 }
 
@@ -53,6 +63,8 @@ void program_free(Program *program)
     }
     g_ptr_array_unref(program->segments);
     g_array_unref(program->calls);
+    g_array_unref(program->sites);
+    g_ptr_array_unref(program->groups);
     g_free(program);
 }
 
@@ -62,6 +74,7 @@ int program_add_segment(Program *program, const char *name, const Graph *graph)
     segment->name = g_strdup(name);
     segment->graph = graph;
     segment->instrs = g_array_new(FALSE, TRUE, sizeof(Instr));
+    segment->operands = g_array_new(FALSE, TRUE, sizeof(Place));
     g_ptr_array_add(program->segments, segment);
     return (int)program->segments->len - 1;
 }
@@ -85,6 +98,23 @@ guint program_next_call(const Program *program, guint call, int64_t n_times, int
         return repeat->first;
     }
     return call + 1;
+}
+
+Place program_operand(const Segment *segment, const Instr *instr, int i)
+{
+    g_assert(i >= 0 && i < instr->n_operands);
+    return g_array_index(segment->operands, Place, instr->first_operand + i);
+}
+
+const ProgramSite *program_site(const Program *program, gint32 buffer)
+{
+    for (guint i = 0; i < program->sites->len; i++) {
+        const ProgramSite *site = &g_array_index(program->sites, ProgramSite, i);
+        if (site->buffer == buffer) {
+            return site;
+        }
+    }
+    return NULL;
 }
 
 gint32 program_resolve(const Call *call, Place place)

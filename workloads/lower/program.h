@@ -46,7 +46,24 @@ typedef enum InstrKind {
     INSTR_HOST_SYNC, /* the host waits until the stream is done */
     INSTR_HOST,      /* host work alone */
     INSTR_MARK,      /* end of a phase */
+    INSTR_VALUE,     /* what the kernels before it have computed, for interpreters of values: no time, no memory */
 } InstrKind;
+
+/* What an INSTR_VALUE does, and the buffers that it names (operands). */
+typedef enum ValueAction {
+    VALUE_FORWARD,     /* operator: inputs, outputs, auxiliary tensors */
+    VALUE_BACKWARD,    /* operator: the same, then gradients of outputs, gradients of inputs to make */
+    VALUE_COPY,        /* from, to */
+    VALUE_ADD,         /* a, b, sum (may be a) */
+    VALUE_LOSS,        /* sum of losses to be counted, its gradient: 1 / valid labels of the whole batch */
+    VALUE_PLACE_ROWS,  /* rows of a loss chunk, whole tensor: zeros around them */
+    VALUE_SHARD_CAST,  /* cast shard of the group */
+    VALUE_SHARD_PLACE, /* cast shard (or none: the stored one), flat buffer: the rank's own part of it */
+    VALUE_PARAM_CAST,  /* parameter `op` of a group of one rank */
+    VALUE_COPY_OUT,    /* flat buffer, one buffer per parameter */
+    VALUE_GRAD_IN,     /* reduce buffer, gradients of the trainable parameters in the order of the group */
+    VALUE_UPDATE,      /* gradient shard: the optimizer's update of the group's shards */
+} ValueAction;
 
 typedef enum Phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_BACKWARD, PHASE_OPTIMIZER, N_PHASES } Phase;
 
@@ -104,6 +121,9 @@ typedef struct Instr {
     guint8 coll;   /* COLLECTIVE: CollKind */
     guint8 tag;    /* ALLOC: MemTag */
     guint8 evidence;
+    guint8 action; /* VALUE: ValueAction */
+    guint8 n_operands;
+    gint32 first_operand; /* VALUE, COLLECTIVE: in the segment's list; see program_operand() */
     Place place;   /* ALLOC, FREE, MOVE: buffer; RECORD, WAIT: token */
     Place to;      /* MOVE: the new name */
     gint32 label;
@@ -122,6 +142,7 @@ typedef struct Segment {
     char *name;         /* "backward of KDA + MoE layer" */
     const Graph *graph; /* borrowed, or NULL */
     GArray *instrs;     /* Instr */
+    GArray *operands;   /* Place; idx -1 = absent */
 } Segment;
 
 enum { CALL_ARGS_MAX = 24 };
@@ -132,6 +153,7 @@ typedef struct Call {
     gint32 frame; /* first buffer of its frame */
     gint32 layer; /* for reports; -1 = none */
     gint32 micro_batch;
+    gint32 first_row, n_rows; /* tokens of a loss chunk; n_rows 0 = all of the micro-batch */
     gint32 args[CALL_ARGS_MAX]; /* first buffer or token of what each argument names */
 } Call;
 
@@ -141,10 +163,20 @@ typedef struct CallRepeat {
     int64_t times; /* in all; 0 = there is no such block */
 } CallRepeat;
 
+/* Parameters that are gathered and reduced together, and where their buffers are. */
+typedef struct ProgramSite {
+    const struct FsdpGroup *group; /* workloads/lower/fsdp.h; owned by the program */
+    gint32 buffer;                 /* first of its buffers */
+    gint32 layer;                  /* -1 = outside the layers */
+} ProgramSite;
+
 typedef struct Program {
     GPtrArray *segments; /* Segment, owned */
     GArray *calls;       /* Call; a repeated block stands here once */
     CallRepeat repeat;
+    GArray *sites;       /* ProgramSite */
+    GPtrArray *groups;   /* struct FsdpGroup, owned */
+    gint32 inputs;       /* the static buffer of token ids and labels */
     gint32 n_buffers, n_tokens;
     int64_t static_bytes[N_MEM_TAGS]; /* alive before the step and after it */
 } Program;
@@ -162,6 +194,11 @@ int64_t program_call_times(const Program *program, guint call);
 
 /* The call to run after `call`, when the repeated block has been run n_done times through so far; updates n_done. */
 guint program_next_call(const Program *program, guint call, int64_t n_times, int64_t *n_done);
+/* The i-th buffer that a VALUE or COLLECTIVE names; idx -1 = absent. */
+Place program_operand(const Segment *segment, const Instr *instr, int i);
+
+/* The site whose first buffer that is, or NULL. */
+const ProgramSite *program_site(const Program *program, gint32 buffer);
 
 /* Buffer or token that a place of a call names. */
 gint32 program_resolve(const Call *call, Place place);

@@ -25,17 +25,19 @@ const Graph *lowering_layer_graph(const Lowering *lowering, int64_t layer)
 static FsdpGroup *new_geometry(Lowering *lowering, GroupKind mesh)
 {
     FsdpGroup *group = fsdp_group_new(lowering->plan, mesh);
-    g_ptr_array_add(lowering->geometries, group);
+    g_ptr_array_add(lowering->program->groups, group);
     return group;
 }
 
-static GroupSite group_site(Lowering *lowering, FsdpGroup *group, gint32 kind)
+static GroupSite group_site(Lowering *lowering, FsdpGroup *group, gint32 kind, gint32 layer)
 {
     GroupSite site = {.kind = kind, .buffer = -1, .token = -1};
     if (group->params->len > 0) {
         site.group = group;
         site.buffer = lowering_take_buffers(lowering, fsdp_group_buffers(group));
         site.token = take_token(lowering);
+        ProgramSite listed = {group, site.buffer, layer};
+        g_array_append_val(lowering->program->sites, listed);
     }
     return site;
 }
@@ -64,8 +66,8 @@ static void place_ends(Lowering *lowering)
     }
     fsdp_group_price(root, plan);
     fsdp_group_price(head, plan);
-    lowering->root = group_site(lowering, root, -2);
-    lowering->head = group_site(lowering, head, -3);
+    lowering->root = group_site(lowering, root, -2, -1);
+    lowering->head = group_site(lowering, head, -3, -1);
 }
 
 static void place_layers(Lowering *lowering)
@@ -87,8 +89,8 @@ static void place_layers(Lowering *lowering)
     lowering->experts = g_new0(GroupSite, lowering->graphs->n_layers);
     for (int64_t i = 0; i < lowering->graphs->n_layers; i++) {
         int k = lowering->graphs->layer_kind[i];
-        lowering->layers[i] = group_site(lowering, dense[k], 2 * k);
-        lowering->experts[i] = group_site(lowering, experts[k], 2 * k + 1);
+        lowering->layers[i] = group_site(lowering, dense[k], 2 * k, (gint32)i);
+        lowering->experts[i] = group_site(lowering, experts[k], 2 * k + 1, (gint32)i);
     }
 }
 
@@ -175,7 +177,7 @@ void lowering_start(Lowering *lowering, gint32 *frames, gint32 *head_frame, gint
 {
     const ModelGraph *graphs = lowering->graphs;
     lowering->program->n_tokens = N_GLOBAL_TOKENS;
-    lowering->inputs = lowering_take_buffers(lowering, 1);
+    lowering->inputs = lowering->program->inputs = lowering_take_buffers(lowering, 1);
     lowering->boundary = lowering_take_buffers(lowering, (int)(graphs->n_layers + 1) * N_BOUNDARY);
     place_ends(lowering);
     place_layers(lowering);

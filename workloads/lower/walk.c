@@ -242,7 +242,7 @@ void walk_free_tensor(Walk *walk, int tensor)
 }
 
 /* The rows change ranks: compute waits for the exchange, which waits for compute. */
-static void emit_exchange(const LayerPass *pass)
+static void emit_exchange(const LayerPass *pass, int op, Place from, Place to)
 {
     Emitter *emitter = pass->emitter;
     if (emitter->is_selective && !emitter->is_backward) {
@@ -251,18 +251,22 @@ static void emit_exchange(const LayerPass *pass)
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, pass->exchange.bytes, pass->exchange.rows_ns,
-                    pass->exchange.evidence);
+                    pass->exchange.evidence)->op = op;
+    emit_operand(emitter, from);
+    emit_operand(emitter, to);
     emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
     emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
 }
 
 /* Counts go first; the host must know them before it can size the exchange. */
-static void emit_counts_exchange(const LayerPass *pass, int n_host_syncs)
+static void emit_counts_exchange(const LayerPass *pass, int op, Place counts, int n_host_syncs)
 {
     Emitter *emitter = pass->emitter;
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, 0, pass->exchange.counts_ns, pass->exchange.evidence);
+    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, 0, pass->exchange.counts_ns, pass->exchange.evidence)
+        ->op = op;
+    emit_operand(emitter, counts);
     emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
     emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
     for (int i = 0; i < n_host_syncs; i++) {
@@ -270,29 +274,84 @@ static void emit_counts_exchange(const LayerPass *pass, int n_host_syncs)
     }
 }
 
-void walk_compute(const Walk *walk, int op, OpCost *cost, gboolean backward)
+/* Where the rows of an exchange are: the operator's side of it and the workspace that holds them on the other side. */
+typedef struct ExchangePlaces {
+    Place own, arrived;
+} ExchangePlaces;
+
+/* Buffers of a pass of an operator. In an exchange the kernels see the workspace instead of what was, or will be, sent. */
+static void emit_op_value(const Walk *walk, int op, gboolean backward, const Place *douts, const ExchangePlaces *exchange)
+{
+    Emitter *emitter = walk->pass->emitter;
+    const Place absent = {ARG_FRAME, -1};
+    OpView view = walk_view(walk, op);
+    gboolean is_dispatch = exchange != NULL && view.op->kind == OP_dispatch;
+    gboolean is_combine = exchange != NULL && !is_dispatch;
+    int n_aux = walk->saves[op] ? walk->saved[op].n_aux : 0;
+    emit_value(emitter, STREAM_COMPUTE, backward ? VALUE_BACKWARD : VALUE_FORWARD, op);
+    for (int i = 0; i < view.op->n_inputs; i++) {
+        int t = view.op->inputs[i];
+        gboolean is_read = t >= 0 && (!backward || walk->saved[op].inputs >> i & 1u);
+        emit_operand(emitter, !is_read ? absent : is_dispatch && !backward && i == 0 ? exchange->arrived : walk_tensor(walk, walk->storage[t]));
+    }
+    for (int i = 0; i < view.op->n_outputs; i++) {
+        int t = view.op->outputs[i];
+        gboolean is_named = !backward || walk->saved[op].outputs >> i & 1u;
+        emit_operand(emitter, !is_named ? absent : is_combine && !backward ? exchange->arrived : walk_tensor(walk, walk->storage[t]));
+    }
+    for (int i = 0; i < n_aux; i++) {
+        emit_operand(emitter, (Place){ARG_FRAME, frame_aux(walk->graph, op, i)});
+    }
+    for (int i = 0; backward && i < view.op->n_outputs; i++) {
+        emit_operand(emitter, is_combine ? exchange->arrived : douts[i]);
+    }
+    for (int i = 0; backward && i < view.op->n_inputs; i++) {
+        Place fresh = {ARG_FRAME, frame_grad(walk->graph, op, i)};
+        emit_operand(emitter, !op_needs_input_grad(&view, i) ? absent : is_dispatch && i == 0 ? exchange->arrived : fresh);
+    }
+}
+
+static ExchangePlaces exchange_places(const Walk *walk, int op, gboolean backward, const Place *douts)
+{
+    const Op *info = graph_op(walk->graph, op);
+    ExchangePlaces places = {.arrived = {ARG_FRAME, frame_workspace(walk->graph)}};
+    if (info->kind == OP_dispatch) {
+        places.own = backward ? (Place){ARG_FRAME, frame_grad(walk->graph, op, 0)} : walk_tensor(walk, walk->storage[info->inputs[0]]);
+    } else {
+        places.own = backward ? douts[0] : walk_tensor(walk, info->outputs[0]);
+    }
+    return places;
+}
+
+void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts)
 {
     const LayerPass *pass = walk->pass;
+    gboolean backward = douts != NULL;
     OpKind kind = graph_op(walk->graph, op)->kind;
     gboolean exchanges = op_class(kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && walk->graph->ep_size > 1;
     gboolean exchange_first = (kind == OP_dispatch) != backward;
-    if (exchanges && exchange_first) {
-        if (!backward) {
-            emit_counts_exchange(pass, cost->n_host_syncs);
-            cost->n_host_syncs = 0;
-        }
-        emit_exchange(pass);
+    ExchangePlaces places = {0};
+    if (exchanges) {
+        places = exchange_places(walk, op, backward, douts);
     }
     if (cost->workspace_bytes > 0) {
         emit_alloc(pass->emitter, STREAM_COMPUTE, (Place){ARG_FRAME, frame_workspace(walk->graph)}, cost->workspace_bytes,
                    MEM_WORKSPACE);
     }
+    if (exchanges && exchange_first) {
+        if (!backward) {
+            emit_counts_exchange(pass, op, walk_tensor(walk, graph_op(walk->graph, op)->inputs[1]), cost->n_host_syncs);
+            cost->n_host_syncs = 0;
+        }
+        emit_exchange(pass, op, places.own, places.arrived);
+    }
     emit_cost(pass->emitter, STREAM_COMPUTE, cost, (int)kind, op);
+    emit_op_value(walk, op, backward, douts, exchanges ? &places : NULL);
+    if (exchanges && !exchange_first) {
+        emit_exchange(pass, op, places.arrived, places.own);
+    }
     if (cost->workspace_bytes > 0) {
         emit_free(pass->emitter, (Place){ARG_FRAME, frame_workspace(walk->graph)});
-    }
-    if (exchanges && !exchange_first) {
-        emit_exchange(pass);
     }
 }
 

@@ -70,8 +70,8 @@ Place walk_tensor(const Walk *walk, int tensor);
 void walk_alloc_tensor(Walk *walk, int tensor);
 void walk_free_tensor(Walk *walk, int tensor);
 
-/* Kernels of a pass of an operator, with its exchange where it stands. */
-void walk_compute(const Walk *walk, int op, OpCost *cost, gboolean backward);
+/* Kernels of a pass of an operator, with its exchange where it stands. douts: gradients of its outputs; NULL = forward. */
+void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts);
 
 /* First and last operator that reads an expert parameter; FALSE if there is none. */
 gboolean walk_expert_range(const Walk *walk, int *ret_first, int *ret_last);

@@ -120,6 +120,7 @@ static gboolean walk_instr(Walk *walk, const Instr *instr, GError **error)
     case INSTR_WAIT:
     case INSTR_HOST_SYNC:
     case INSTR_HOST:
+    case INSTR_VALUE:
     default:
         return TRUE;
     }

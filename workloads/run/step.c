@@ -153,6 +153,7 @@ static gboolean host_issue(Step *step, Host *host, const Call *call, const Instr
     case INSTR_ALLOC:
     case INSTR_FREE:
     case INSTR_MOVE:
+    case INSTR_VALUE:
     default:
         return TRUE;
     }
