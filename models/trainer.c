@@ -476,3 +476,13 @@ const Tensor *trainer_loads(const Trainer *t, int64_t layer)
     const Unit *unit = &t->units[layer + 1];
     return unit->counts >= 0 && unit->run != NULL ? execute_value(unit->run, unit->counts) : NULL;
 }
+
+Tensor *trainer_param_value(const Trainer *t, int64_t layer, int param)
+{
+    return t->units[layer + 1].params[param]->value;
+}
+
+const Tensor *trainer_param_grad(const Trainer *t, int64_t layer, int param)
+{
+    return t->units[layer + 1].params[param]->grad;
+}

@@ -65,3 +65,10 @@ gboolean trainer_tensor_trains(const Trainer *trainer, int idx);
 /* Value, and gradient of the last step (unclipped; zero if none came), of the i-th tensor; caller frees. */
 Tensor *trainer_tensor_value(const Trainer *trainer, int idx);
 Tensor *trainer_tensor_grad(const Trainer *trainer, int idx);
+
+/*
+ * Parameter of one graph as a whole (layer -1: embedding, n_layers: head): its value, which the caller may fill, and the
+ * gradient of the last step, NULL if none came. Borrowed.
+ */
+Tensor *trainer_param_value(const Trainer *trainer, int64_t layer, int param);
+const Tensor *trainer_param_grad(const Trainer *trainer, int64_t layer, int param);

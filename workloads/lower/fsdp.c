@@ -163,6 +163,12 @@ static void gather_waits_for_copy_out(Emitter *emitter)
     emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
 }
 
+void fsdp_release_flat(Emitter *emitter, int arg)
+{
+    gather_waits_for_copy_out(emitter);
+    emit_free(emitter, (Place){arg, FSDP_FLAT});
+}
+
 /* A group of one rank: each parameter is cast into a copy, and that copied to its place. */
 static void wait_alone(Emitter *emitter, const FsdpGroup *group, int arg)
 {
@@ -214,8 +220,7 @@ void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token,
 {
     emit_host(emitter, emitter->device->fsdp_group_ns);
     if (last_flat >= 0) {
-        gather_waits_for_copy_out(emitter);
-        emit_free(emitter, (Place){last_flat, FSDP_FLAT});
+        fsdp_release_flat(emitter, last_flat);
     }
     if (fsdp_has_flat(group)) {
         wait_gathered(emitter, group, arg, arg_token);
@@ -224,8 +229,7 @@ void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token,
     }
     emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_COPY_OUT));
     if (free_flat && fsdp_has_flat(group)) {
-        gather_waits_for_copy_out(emitter);
-        emit_free(emitter, (Place){arg, FSDP_FLAT});
+        fsdp_release_flat(emitter, arg);
     }
 }
 

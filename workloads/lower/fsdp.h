@@ -88,6 +88,9 @@ gboolean fsdp_has_flat(const FsdpGroup *group);
  * (implicit prefetch in forward), or -1.
  */
 void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat);
+
+/* Frees the flat buffer of a group whose copy-out has been issued; later gathers wait for that. */
+void fsdp_release_flat(Emitter *emitter, int arg);
 void fsdp_reshard(Emitter *emitter, const FsdpGroup *group, int arg);
 
 /*

@@ -97,7 +97,7 @@ void head_forward(StepState *state)
         fsdp_unshard(emitter, lowering->head.group, ARG_GROUP, ARG_GROUP_TOKEN);
         fsdp_wait(emitter, lowering->head.group, ARG_GROUP, ARG_GROUP_TOKEN, TRUE, last_flat);
     } else if (last_flat >= 0) {
-        emit_free(emitter, (Place){ARG_LAST_FLAT, FSDP_FLAT});
+        fsdp_release_flat(emitter, ARG_LAST_FLAT);
     }
     pass.end_op = lowering->cut > 0 ? lowering->cut : 0;
     pass.dying_source = lowering_dying_source(head);

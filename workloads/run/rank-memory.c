@@ -1,0 +1,284 @@
+#include <string.h>
+
+#include "sim/base/error.h"
+#include "workloads/lower/layer.h"
+#include "workloads/run/rank.h"
+
+static char *buffer_name(const RankAt *at, Place place)
+{
+    return place.arg == ARG_FRAME && at->segment->graph != NULL && place.idx >= 0
+               ? layer_buffer_name(at->segment->graph, place.idx)
+               : g_strdup_printf("buffer %d of argument %d", place.idx, place.arg);
+}
+
+gboolean rank_fail(const RankAt *at, GError **error, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    g_autofree char *what = g_strdup_vprintf(format, args);
+    va_end(args);
+    const Graph *graph = at->segment->graph;
+    gint32 op = at->instr->op >= 0 && graph != NULL ? at->instr->op : at->rank->op;
+    long nth = (long)(at->instr - (const Instr *)(const void *)at->segment->instrs->data);
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "rank %" G_GINT64_FORMAT ", %s, layer %d, instruction %ld, operator %s: %s",
+                at->rank->idx, at->segment->name, at->call->layer, nth,
+                op >= 0 && graph != NULL && op < graph_n_ops(graph) ? graph_op(graph, op)->name : "none", what);
+    return FALSE;
+}
+
+static gboolean fail_place(const RankAt *at, Place place, const char *what, GError **error)
+{
+    g_autofree char *name = buffer_name(at, place);
+    return rank_fail(at, error, "%s %s", name, what);
+}
+
+static gboolean fail_buffer(const RankAt *at, const RankBuffer *buffer, const char *what, GError **error)
+{
+    for (int i = 0; i < at->instr->n_operands; i++) {
+        if (rank_operand(at, i) == buffer) {
+            return fail_place(at, program_operand(at->segment, at->instr, i), what, error);
+        }
+    }
+    return rank_fail(at, error, "buffer %ld %s", (long)(buffer - at->rank->buffers), what);
+}
+
+static void clock_join(Clock *clock, const Clock *other)
+{
+    for (int s = 0; s < N_STREAMS; s++) {
+        clock->at[s] = MAX(clock->at[s], other->at[s]);
+    }
+}
+
+static gboolean clock_covers(const Clock *clock, const Clock *other)
+{
+    for (int s = 0; s < N_STREAMS; s++) {
+        if (clock->at[s] < other->at[s]) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+void rank_tick(const RankAt *at)
+{
+    at->rank->now[at->instr->stream].at[at->instr->stream]++;
+}
+
+void rank_record(const RankAt *at)
+{
+    at->rank->tokens[program_resolve(at->call, at->instr->place)] = at->rank->now[at->instr->stream];
+}
+
+void rank_wait(const RankAt *at)
+{
+    clock_join(&at->rank->now[at->instr->stream], &at->rank->tokens[program_resolve(at->call, at->instr->place)]);
+}
+
+void rank_host_sync(const RankAt *at)
+{
+    for (int s = 0; s < N_STREAMS; s++) {
+        clock_join(&at->rank->now[s], &at->rank->now[at->instr->stream]);
+    }
+}
+
+static void held_add(Rank *rank, int tag, int64_t bytes)
+{
+    rank->held[tag] += bytes;
+    rank->held_sum += bytes;
+    if (rank->held_sum > rank->peak) {
+        rank->peak = rank->held_sum;
+        memcpy(rank->at_peak, rank->held, sizeof rank->at_peak);
+    }
+}
+
+gboolean rank_alloc(const RankAt *at, GError **error)
+{
+    Rank *rank = at->rank;
+    RankBuffer *buffer = &rank->buffers[program_resolve(at->call, at->instr->place)];
+    if (buffer->alive) {
+        return fail_place(at, at->instr->place, "is allocated while it is alive", error);
+    }
+    *buffer = (RankBuffer){.alive = TRUE, .tag = at->instr->tag, .pool = at->instr->stream, .bytes = at->instr->bytes};
+    buffer->born = rank->pools[buffer->pool];
+    buffer->block = alloc_model_take(rank->alloc, at->instr->stream, MAX(at->instr->bytes, 1));
+    held_add(rank, buffer->tag, alloc_model_block_bytes(rank->alloc, buffer->block));
+    return TRUE;
+}
+
+gboolean rank_free(const RankAt *at, GError **error)
+{
+    Rank *rank = at->rank;
+    RankBuffer *buffer = &rank->buffers[program_resolve(at->call, at->instr->place)];
+    gboolean is_workspace = buffer->tag == MEM_WORKSPACE;
+    if (!buffer->alive) {
+        return fail_place(at, at->instr->place, "is freed while it is not alive", error);
+    }
+    if (buffer->value == NULL && !is_workspace) {
+        return fail_place(at, at->instr->place, "is freed and was never written", error);
+    }
+    clock_join(&rank->pools[buffer->pool], &buffer->written);
+    clock_join(&rank->pools[buffer->pool], &buffer->read);
+    held_add(rank, buffer->tag, -alloc_model_block_bytes(rank->alloc, buffer->block));
+    alloc_model_give(rank->alloc, buffer->block);
+    tensor_free(buffer->value);
+    *buffer = (RankBuffer){0};
+    return TRUE;
+}
+
+gboolean rank_move(const RankAt *at, GError **error)
+{
+    RankBuffer *from = &at->rank->buffers[program_resolve(at->call, at->instr->place)];
+    RankBuffer *to = &at->rank->buffers[program_resolve(at->call, at->instr->to)];
+    if (!from->alive) {
+        return fail_place(at, at->instr->place, "is moved while it is not alive", error);
+    }
+    if (to->alive) {
+        return fail_place(at, at->instr->to, "is moved onto while it is alive", error);
+    }
+    *to = *from;
+    *from = (RankBuffer){0};
+    return TRUE;
+}
+
+RankBuffer *rank_operand(const RankAt *at, int i)
+{
+    Place place = program_operand(at->segment, at->instr, i);
+    return place.idx < 0 ? NULL : &at->rank->buffers[program_resolve(at->call, place)];
+}
+
+gboolean rank_note_read(const RankAt *at, RankBuffer *buffer, GError **error)
+{
+    int stream = at->instr->stream;
+    const Clock *now = &at->rank->now[stream];
+    if (!clock_covers(now, &buffer->written)) {
+        return fail_buffer(at, buffer, "is read before its write on another stream is known to be done", error);
+    }
+    if (!clock_covers(now, &buffer->born)) {
+        return fail_buffer(at, buffer, "is used while its memory may still be in use on another stream", error);
+    }
+    buffer->read.at[stream] = now->at[stream];
+    return TRUE;
+}
+
+gboolean rank_note_write(const RankAt *at, RankBuffer *buffer, GError **error)
+{
+    int stream = at->instr->stream;
+    const Clock *now = &at->rank->now[stream];
+    if (!clock_covers(now, &buffer->written) || !clock_covers(now, &buffer->read)) {
+        return fail_buffer(at, buffer, "is written before its uses on another stream are known to be done", error);
+    }
+    if (!clock_covers(now, &buffer->born)) {
+        return fail_buffer(at, buffer, "is used while its memory may still be in use on another stream", error);
+    }
+    buffer->written.at[stream] = now->at[stream];
+    return TRUE;
+}
+
+const Tensor *rank_read(const RankAt *at, RankBuffer *buffer, GError **error)
+{
+    if (!buffer->alive) {
+        fail_buffer(at, buffer, "is used while it is not alive", error);
+        return NULL;
+    }
+    if (buffer->value == NULL) {
+        fail_buffer(at, buffer, "is read before anything was written", error);
+        return NULL;
+    }
+    return rank_note_read(at, buffer, error) ? buffer->value : NULL;
+}
+
+gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype dtype, GError **error)
+{
+    int64_t bytes = dtype_bytes(dtype, tensor_numel(value));
+    gboolean fits = !at->rank->world->options.exact_sizes || bytes == buffer->bytes;
+    if (!buffer->alive || !fits || !rank_note_write(at, buffer, error)) {
+        tensor_free(value);
+        if (!buffer->alive) {
+            return fail_buffer(at, buffer, "is used while it is not alive", error);
+        }
+        if (!fits) {
+            g_autofree char *what = g_strdup_printf("takes %" G_GINT64_FORMAT " bytes, allocated were %" G_GINT64_FORMAT,
+                                                    bytes, buffer->bytes);
+            return fail_buffer(at, buffer, what, error);
+        }
+        return FALSE;
+    }
+    if (buffer->value != value) {
+        tensor_free(buffer->value);
+        buffer->value = value;
+    }
+    return TRUE;
+}
+
+Tensor *rank_change(const RankAt *at, RankBuffer *buffer, GError **error)
+{
+    return rank_read(at, buffer, error) != NULL && rank_note_write(at, buffer, error) ? buffer->value : NULL;
+}
+
+/* The instruction that allocated a buffer last. */
+static gboolean fail_leak(Rank *rank, gint32 buffer, GError **error)
+{
+    RankAt leak = {.rank = rank};
+    for (guint c = 0; c < rank->program->calls->len; c++) {
+        const Call *call = &g_array_index(rank->program->calls, Call, c);
+        const Segment *segment = program_segment(rank->program, call->segment);
+        for (guint i = 0; i < segment->instrs->len; i++) {
+            const Instr *instr = &g_array_index(segment->instrs, Instr, i);
+            Place made = instr->kind == INSTR_MOVE ? instr->to : instr->place;
+            if ((instr->kind == INSTR_ALLOC || instr->kind == INSTR_MOVE) && program_resolve(call, made) == buffer) {
+                leak = (RankAt){rank, call, segment, instr};
+            }
+        }
+    }
+    g_assert(leak.instr != NULL);
+    return fail_place(&leak, leak.instr->kind == INSTR_MOVE ? leak.instr->to : leak.instr->place, "is never freed", error);
+}
+
+gboolean rank_check_empty(Rank *rank, GError **error)
+{
+    for (gint32 b = 0; b < rank->program->n_buffers; b++) {
+        if (rank->buffers[b].alive) {
+            return fail_leak(rank, b, error);
+        }
+    }
+    return TRUE;
+}
+
+static void routing_clear(Rank *rank)
+{
+    for (int64_t i = 0; i < rank->world->graphs->n_layers; i++) {
+        RankRouting *routing = &rank->routing[i];
+        g_free(routing->expert_rows);
+        g_free(routing->loads);
+        tensor_free(routing->sent);
+        tensor_free(routing->arrived);
+    }
+    g_free(rank->routing);
+}
+
+void rank_clear(Rank *rank)
+{
+    for (gint32 b = 0; b < rank->program->n_buffers; b++) {
+        tensor_free(rank->buffers[b].value);
+    }
+    for (guint s = 0; s < rank->program->sites->len; s++) {
+        const FsdpGroup *group = g_array_index(rank->program->sites, ProgramSite, s).group;
+        for (guint i = 0; i < group->params->len; i++) {
+            optim_state_clear(&rank->sites[s].states[i]);
+        }
+        g_free(rank->sites[s].states);
+        tensor_free(rank->sites[s].shard);
+        tensor_free(rank->sites[s].grad);
+    }
+    for (int64_t m = 0; m < rank->world->plan->n_micro_batches; m++) {
+        tensor_free(rank->ids[m]);
+        tensor_free(rank->labels[m]);
+    }
+    routing_clear(rank);
+    g_free(rank->ids);
+    g_free(rank->labels);
+    g_free(rank->sites);
+    g_free(rank->buffers);
+    g_free(rank->tokens);
+    alloc_model_free(rank->alloc);
+}

@@ -1,0 +1,329 @@
+#include <string.h>
+
+#include "models/execute.h"
+#include "sim/base/error.h"
+#include "workloads/lower/layer.h"
+#include "workloads/run/rank.h"
+
+/* One run of an operator: what is read, what is made. */
+typedef struct OpAt {
+    const RankAt *at;
+    const Graph *graph;
+    const Op *op;
+    const OpClass *class;
+    RowCounts rows;
+    OpView view;
+    OpSaved saved;
+    OpRun run;
+    GPtrArray *own; /* Tensor: views, slices, and results until they are handed over */
+    int first_out, first_aux, first_dout, first_din; /* operands */
+} OpAt;
+
+static void free_tensor(void *tensor)
+{
+    tensor_free(tensor);
+}
+
+RowCounts rank_rows(const RankAt *at)
+{
+    const Plan *plan = at->rank->world->plan;
+    const Model *model = plan->model;
+    int64_t tokens = plan->seq_len * plan->micro_batch;
+    RowCounts rows = {.seq_len = plan->seq_len};
+    rows.rows[ROWS_ONE] = 1;
+    rows.rows[ROWS_TOKENS] = at->call->n_rows > 0 ? at->call->n_rows : tokens;
+    rows.rows[ROWS_EXPERTS] = model->n_experts;
+    rows.rows[ROWS_LOCAL_EXPERTS] = model->n_experts / plan->ep;
+    rows.rows[ROWS_PAIRS] = tokens * plan->seq_len;
+    rows.rows[ROWS_SEQUENCES] = plan->micro_batch;
+    if (at->call->layer >= 0) {
+        const RankRouting *routing = &at->rank->routing[at->call->layer];
+        rows.rows[ROWS_SLOTS] = routing->slots;
+        rows.rows[ROWS_RECEIVED] = routing->received;
+        rows.local_expert_rows = routing->expert_rows;
+    }
+    return rows;
+}
+
+static gboolean is_integer(Dtype dtype)
+{
+    return dtype == DTYPE_INT64 || dtype == DTYPE_INT32 || dtype == DTYPE_INT8;
+}
+
+static Tensor *new_rows(OpAt *o, int64_t rows, int64_t width, Dtype dtype)
+{
+    Tensor *tensor = tensor_new_2d(is_integer(dtype) ? TENSOR_I64 : TENSOR_F64, rows, width);
+    g_ptr_array_add(o->own, tensor);
+    return tensor;
+}
+
+/* Rows of a loss chunk of what the whole micro-batch has. */
+static const Tensor *slice(OpAt *o, const Tensor *whole, const GraphTensor *info)
+{
+    const Call *call = o->at->call;
+    if (call->n_rows == 0 || info->rows != ROWS_TOKENS || whole->dims[0] == call->n_rows) {
+        return whole;
+    }
+    Tensor *part = new_rows(o, call->n_rows, info->width, info->dtype);
+    size_t row = (size_t)info->width * tensor_elem_bytes(whole->type);
+    memcpy(part->data, (const char *)whole->data + (size_t)call->first_row * row, (size_t)call->n_rows * row);
+    return part;
+}
+
+/* A tensor that is a part of another one: made again from that. */
+static const Tensor *view_of(OpAt *o, int tensor, const Tensor *root, GError **error)
+{
+    int producer = graph_tensor(o->graph, tensor)->producer;
+    const Op *op = producer >= 0 ? graph_op(o->graph, producer) : NULL;
+    if (op == NULL || !op_class(op->kind)->views_input) {
+        return root;
+    }
+    OpView view = {o->graph, op, &o->rows};
+    OpRun run = {.view = &view};
+    const Tensor *found = NULL;
+    run.in[0] = view_of(o, op->inputs[0], root, error);
+    if (run.in[0] == NULL) {
+        return NULL;
+    }
+    for (int i = 0; i < op->n_outputs; i++) {
+        const GraphTensor *info = graph_tensor(o->graph, op->outputs[i]);
+        run.out[i] = new_rows(o, o->rows.rows[info->rows], info->width, info->dtype);
+        found = op->outputs[i] == tensor ? run.out[i] : found;
+    }
+    return op_class(op->kind)->forward[OP_REAL_F64](&run, error) ? found : NULL;
+}
+
+/* Value of a tensor that stands in an operand. */
+static gboolean read_tensor(OpAt *o, int operand, int tensor, const Tensor **ret_value, GError **error)
+{
+    const RankAt *at = o->at;
+    const GraphTensor *info = graph_tensor(o->graph, tensor);
+    RankBuffer *buffer = rank_operand(at, operand);
+    const Tensor *value = NULL;
+    if (buffer == &at->rank->buffers[at->rank->program->inputs]) {
+        gboolean is_ids = o->graph == at->rank->world->graphs->embedding;
+        value = (is_ids ? at->rank->ids : at->rank->labels)[at->call->micro_batch];
+    } else if (buffer != NULL) {
+        value = rank_read(at, buffer, error);
+        value = value != NULL ? view_of(o, tensor, value, error) : NULL;
+    }
+    if (value == NULL) {
+        return buffer == NULL;
+    }
+    *ret_value = slice(o, value, info);
+    return TRUE;
+}
+
+static gboolean read_params(OpAt *o, GError **error)
+{
+    const Rank *rank = o->at->rank;
+    for (int i = 0; i < o->op->n_params; i++) {
+        int p = o->op->params[i];
+        if (p < 0) {
+            continue;
+        }
+        if (graph_param(o->graph, p)->role == PARAM_BUFFER) {
+            o->run.param[i] = rank->world->source->param(rank->world->source->self, o->at->call->layer, p);
+            continue;
+        }
+        RankBuffer *buffer = rank_param_buffer(o->at, p);
+        g_assert(buffer != NULL);
+        o->run.param[i] = rank_read(o->at, buffer, error);
+        if (o->run.param[i] == NULL) {
+            g_prefix_error(error, "parameter %s: ", graph_param(o->graph, p)->name);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+static gboolean read_inputs(OpAt *o, GError **error)
+{
+    gboolean ok = TRUE;
+    for (int i = 0; ok && i < o->op->n_inputs; i++) {
+        ok = o->op->inputs[i] < 0 || read_tensor(o, i, o->op->inputs[i], &o->run.in[i], error);
+    }
+    if (ok && o->op->kind == OP_dispatch && o->graph->ep_size > 1) {
+        o->run.in[1] = o->at->rank->routing[o->at->call->layer].arrived;
+    }
+    return ok && read_params(o, error);
+}
+
+/* The router's counts size what follows. */
+static void note_routing(OpAt *o)
+{
+    int output = o->class->counts_output - 1;
+    if (output < 0) {
+        return;
+    }
+    RankRouting *routing = &o->at->rank->routing[o->at->call->layer];
+    const Tensor *counts = o->run.out[output];
+    const int64_t *rows = counts->data;
+    int64_t n = tensor_numel(counts);
+    routing->slots = 0;
+    for (int64_t e = 0; e < n; e++) {
+        routing->slots += rows[e];
+        routing->loads[e] += o->at->instr->phase == PHASE_FORWARD ? rows[e] : 0;
+    }
+    if (o->graph->ep_size <= 1) {
+        routing->received = routing->slots;
+        memcpy(routing->expert_rows, rows, (size_t)n * sizeof *rows);
+    }
+}
+
+/* Hands a result over to its buffer. */
+static gboolean hand_over(OpAt *o, Tensor *value, RankBuffer *buffer, Dtype dtype, GError **error)
+{
+    guint idx;
+    gboolean found = g_ptr_array_find(o->own, value, &idx);
+    g_assert(found);
+    g_ptr_array_steal_index_fast(o->own, idx);
+    return rank_write(o->at, buffer, value, dtype, error);
+}
+
+/* The rows on the other side of an exchange lie in the workspace. */
+static int64_t exchanged_rows(const OpAt *o, const GraphTensor *info)
+{
+    gboolean moves = o->class->collective == OP_COLLECTIVE_ALL_TO_ALL && o->graph->ep_size > 1 && info->rows == ROWS_SLOTS;
+    return o->rows.rows[moves ? ROWS_RECEIVED : info->rows];
+}
+
+static gboolean forward(OpAt *o, GError **error)
+{
+    const RankAt *at = o->at;
+    int n_aux = at->instr->n_operands - o->first_aux;
+    if (o->class->views_input) {
+        return TRUE;
+    }
+    if (!read_inputs(o, error)) {
+        return FALSE;
+    }
+    for (int i = 0; i < o->op->n_outputs; i++) {
+        const GraphTensor *info = op_out(&o->view, i);
+        o->run.out[i] = new_rows(o, exchanged_rows(o, info), info->width, info->dtype);
+    }
+    for (int i = 0; i < n_aux; i++) {
+        const OpAux *aux = &o->saved.aux[i];
+        o->run.aux[i] = new_rows(o, o->rows.rows[aux->rows], aux->width, aux->dtype);
+    }
+    if (!o->class->forward[OP_REAL_F64](&o->run, error)) {
+        return FALSE;
+    }
+    note_routing(o);
+    for (int i = 0; i < o->op->n_outputs; i++) {
+        if (!hand_over(o, o->run.out[i], rank_operand(at, o->first_out + i), op_out(&o->view, i)->dtype, error)) {
+            return FALSE;
+        }
+    }
+    for (int i = 0; i < n_aux; i++) {
+        if (!hand_over(o, o->run.aux[i], rank_operand(at, o->first_aux + i), o->saved.aux[i].dtype, error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+/* Kernels take outputs and auxiliary tensors as writable; backward only reads them. */
+static Tensor *kept_value(const Tensor *value)
+{
+    union {
+        const Tensor *in;
+        Tensor *out;
+    } pointer = {.in = value};
+    return pointer.out;
+}
+
+static gboolean read_saved(OpAt *o, GError **error)
+{
+    const RankAt *at = o->at;
+    if (!read_inputs(o, error)) {
+        return FALSE;
+    }
+    for (int i = 0; i < o->op->n_outputs; i++) {
+        const Tensor *value = NULL;
+        RankBuffer *dout = rank_operand(at, o->first_dout + i);
+        if (!read_tensor(o, o->first_out + i, o->op->outputs[i], &value, error)) {
+            return FALSE;
+        }
+        o->run.out[i] = kept_value(value);
+        if (dout != NULL && (o->run.dout[i] = rank_read(at, dout, error)) == NULL) {
+            return FALSE;
+        }
+    }
+    for (int i = 0; i < o->saved.n_aux; i++) {
+        const Tensor *aux = rank_read(at, rank_operand(at, o->first_aux + i), error);
+        if (aux == NULL) {
+            return FALSE;
+        }
+        o->run.aux[i] = kept_value(aux);
+    }
+    return TRUE;
+}
+
+static RankBuffer *param_grad_buffer(const OpAt *o, int param)
+{
+    return &o->at->rank->buffers[program_resolve(o->at->call, layer_param_grad(o->graph, param))];
+}
+
+static gboolean backward(OpAt *o, GError **error)
+{
+    const RankAt *at = o->at;
+    if (!read_saved(o, error)) {
+        return FALSE;
+    }
+    for (int i = 0; i < o->op->n_inputs; i++) {
+        if (rank_operand(at, o->first_din + i) != NULL) {
+            const GraphTensor *info = op_in(&o->view, i);
+            o->run.din[i] = new_rows(o, exchanged_rows(o, info), info->width, info->dtype);
+        }
+    }
+    for (int i = 0; i < o->op->n_params; i++) {
+        if (op_trains_param(&o->view, i)) {
+            o->run.dparam[i] = tensor_new(TENSOR_F64, o->run.param[i]->n_dims, o->run.param[i]->dims);
+            g_ptr_array_add(o->own, o->run.dparam[i]);
+        }
+    }
+    if (!o->class->backward[OP_REAL_F64](&o->run, error)) {
+        return FALSE;
+    }
+    for (int i = 0; i < o->op->n_inputs; i++) {
+        if (o->run.din[i] != NULL &&
+            !hand_over(o, o->run.din[i], rank_operand(at, o->first_din + i), op_in(&o->view, i)->dtype, error)) {
+            return FALSE;
+        }
+    }
+    for (int i = 0; i < o->op->n_params; i++) {
+        if (o->run.dparam[i] != NULL &&
+            !hand_over(o, o->run.dparam[i], param_grad_buffer(o, o->op->params[i]), o->graph->compute, error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+gboolean rank_op(const RankAt *at, GError **error)
+{
+    const Graph *graph = at->segment->graph;
+    const Op *op = graph_op(graph, at->instr->op);
+    gboolean is_backward = at->instr->action == VALUE_BACKWARD;
+    OpAt o = {.at = at, .graph = graph, .op = op, .class = op_class(op->kind), .rows = rank_rows(at)};
+    at->rank->op = at->instr->op;
+    o.view = (OpView){graph, op, &o.rows};
+    o.run.view = &o.view;
+    o.class->saved(&o.view, &o.saved);
+    o.own = g_ptr_array_new_with_free_func(free_tensor);
+    o.first_out = op->n_inputs;
+    o.first_aux = o.first_out + op->n_outputs;
+    o.first_dout = o.first_aux + o.saved.n_aux;
+    o.first_din = o.first_dout + op->n_outputs;
+    GError *found = NULL;
+    gboolean ok = is_backward ? backward(&o, &found) : forward(&o, &found);
+    g_ptr_array_unref(o.own);
+    if (!ok && found->domain == MOESIM_ERROR && strstr(found->message, "rank ") == NULL) {
+        rank_fail(at, error, "%s", found->message);
+        g_error_free(found);
+    } else if (!ok) {
+        g_propagate_error(error, found);
+    }
+    return ok;
+}

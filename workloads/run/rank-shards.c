@@ -1,0 +1,382 @@
+#include <math.h>
+#include <string.h>
+
+#include "workloads/run/rank.h"
+
+/* A parameter of a group, with the geometry of its shards. */
+typedef struct Part {
+    const GraphParam *param;
+    ShardShape shape;
+    int64_t numel; /* of the shard */
+} Part;
+
+ShardShape shard_shape(const Plan *plan, const GraphParam *param)
+{
+    int64_t ep = param->split == PARAM_EXPERT ? plan->ep : 1;
+    int64_t n_shards = param->split == PARAM_EXPERT && plan->ep > 1 ? plan->efsdp : plan->dp_shard * plan->cp;
+    int64_t local = graph_param_numel(param) / ep, rows = param->dims[0] / ep;
+    ShardShape shape = {.outer = 1, .split = rows, .inner = local / rows};
+    if (param->split == PARAM_EXPERT && n_shards > rows && param->n_dims > 1) {
+        shape = (ShardShape){.outer = rows, .split = param->dims[1], .inner = local / rows / param->dims[1]};
+    }
+    shape.chunk = quantity_div_up(shape.split, n_shards);
+    return shape;
+}
+
+int64_t shard_numel(const ShardShape *shape)
+{
+    return shape->outer * shape->chunk * shape->inner;
+}
+
+/* Slices of this shard's chunk that exist; the rest is padding. */
+static int64_t shard_rows(const ShardShape *shape, int64_t idx)
+{
+    return CLAMP(shape->split - idx * shape->chunk, 0, shape->chunk);
+}
+
+void shard_take(const ShardShape *shape, int64_t idx, const double *whole, double *part)
+{
+    size_t n = (size_t)(shard_rows(shape, idx) * shape->inner);
+    memset(part, 0, (size_t)shard_numel(shape) * sizeof *part);
+    for (int64_t o = 0; o < shape->outer && n > 0; o++) {
+        const double *from = whole + (o * shape->split + idx * shape->chunk) * shape->inner;
+        memcpy(part + o * shape->chunk * shape->inner, from, n * sizeof *part);
+    }
+}
+
+void shard_put(const ShardShape *shape, int64_t idx, const double *part, double *whole)
+{
+    size_t n = (size_t)(shard_rows(shape, idx) * shape->inner);
+    for (int64_t o = 0; o < shape->outer && n > 0; o++) {
+        double *to = whole + (o * shape->split + idx * shape->chunk) * shape->inner;
+        memcpy(to, part + o * shape->chunk * shape->inner, n * sizeof *part);
+    }
+}
+
+int64_t shard_local_offset(const Rank *rank, const GraphParam *param)
+{
+    int64_t ep = rank->world->plan->ep;
+    return param->split == PARAM_EXPERT ? graph_param_numel(param) / ep * rank->ep_rank : 0;
+}
+
+int64_t rank_shard_index(const Rank *rank, const FsdpGroup *group)
+{
+    return group->mesh == GROUP_EXPERT ? rank->expert_shard : rank->shard;
+}
+
+static Part part_of(const Plan *plan, const FsdpGroup *group, guint i)
+{
+    const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+    Part part = {.param = graph_param(entry->graph, entry->param)};
+    part.shape = shard_shape(plan, part.param);
+    part.numel = shard_numel(&part.shape);
+    g_assert(part.numel == fsdp_shard_numel(plan, part.param));
+    return part;
+}
+
+static int64_t layer_of_graph(const Rank *rank, const ProgramSite *site, const Graph *graph)
+{
+    return site->layer >= 0 ? site->layer : graph == rank->world->graphs->head ? rank->world->graphs->n_layers : -1;
+}
+
+void rank_load_shards(Rank *rank)
+{
+    const Plan *plan = rank->world->plan;
+    const VirtualSource *source = rank->world->source;
+    for (guint s = 0; s < rank->program->sites->len; s++) {
+        const ProgramSite *site = &g_array_index(rank->program->sites, ProgramSite, s);
+        RankSite *own = &rank->sites[s];
+        int64_t at = 0;
+        own->shard = tensor_new_2d(TENSOR_F64, 1, site->group->shard_numel);
+        own->states = g_new0(OptimState, site->group->params->len + 1);
+        own->guard.alive = TRUE;
+        for (guint i = 0; i < site->group->params->len; i++) {
+            const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
+            Part part = part_of(plan, site->group, i);
+            const Tensor *whole = source->param(source->self, layer_of_graph(rank, site, entry->graph), entry->param);
+            shard_take(&part.shape, rank_shard_index(rank, site->group),
+                       (const double *)whole->data + shard_local_offset(rank, part.param), (double *)own->shard->data + at);
+            at += part.numel;
+        }
+    }
+}
+
+/* The site whose buffer the i-th operand is. */
+static const ProgramSite *operand_site(const RankAt *at, int i, RankSite **ret_own)
+{
+    const Rank *rank = at->rank;
+    Place place = program_operand(at->segment, at->instr, i);
+    const ProgramSite *site = program_site(rank->program, at->call->args[place.arg]);
+    g_assert(site != NULL);
+    *ret_own = &rank->sites[site - (const ProgramSite *)(const void *)rank->program->sites->data];
+    return site;
+}
+
+static Tensor *vector_new(int64_t n)
+{
+    return tensor_new_2d(TENSOR_F64, 1, n);
+}
+
+static gboolean shard_cast(const RankAt *at, GError **error)
+{
+    RankSite *own;
+    (void)operand_site(at, 0, &own);
+    return rank_note_read(at, &own->guard, error) &&
+           rank_write(at, rank_operand(at, 0), tensor_dup(own->shard), at->rank->world->plan->compute, error);
+}
+
+/* What other ranks will send is not a number until they have. */
+static gboolean shard_place(const RankAt *at, GError **error)
+{
+    RankSite *own;
+    const FsdpGroup *group = operand_site(at, 1, &own)->group;
+    RankBuffer *from = rank_operand(at, 0);
+    const Tensor *shard = own->shard;
+    if (from != NULL ? (shard = rank_read(at, from, error)) == NULL : !rank_note_read(at, &own->guard, error)) {
+        return FALSE;
+    }
+    Tensor *flat = vector_new(group->padded_numel);
+    double *values = flat->data;
+    for (int64_t i = 0; i < group->padded_numel; i++) {
+        values[i] = NAN;
+    }
+    memcpy(values + rank_shard_index(at->rank, group) * group->shard_numel, shard->data,
+           (size_t)group->shard_numel * sizeof *values);
+    return rank_write(at, rank_operand(at, 1), flat, at->rank->world->plan->compute, error);
+}
+
+/* An empty tensor of a parameter's shape on this rank. */
+static Tensor *local_new(const Plan *plan, const GraphParam *param)
+{
+    int64_t dims[3] = {param->dims[0], param->dims[1], param->dims[2]};
+    dims[0] /= param->split == PARAM_EXPERT ? plan->ep : 1;
+    return tensor_new(TENSOR_F64, param->n_dims, dims);
+}
+
+static gboolean param_cast(const RankAt *at, GError **error)
+{
+    RankSite *own;
+    const Plan *plan = at->rank->world->plan;
+    const FsdpGroup *group = operand_site(at, 0, &own)->group;
+    int64_t first = 0;
+    for (gint32 i = 0; i < at->instr->op; i++) {
+        first += part_of(plan, group, (guint)i).numel;
+    }
+    Part part = part_of(plan, group, (guint)at->instr->op);
+    Tensor *whole = local_new(plan, part.param);
+    shard_put(&part.shape, 0, (const double *)own->shard->data + first, whole->data);
+    if (!rank_note_read(at, &own->guard, error)) {
+        tensor_free(whole);
+        return FALSE;
+    }
+    return rank_write(at, rank_operand(at, 0), whole, plan->compute, error);
+}
+
+static gboolean copy_out(const RankAt *at, GError **error)
+{
+    RankSite *own;
+    const Plan *plan = at->rank->world->plan;
+    const FsdpGroup *group = operand_site(at, 0, &own)->group;
+    const Tensor *flat = rank_read(at, rank_operand(at, 0), error);
+    int64_t first = 0;
+    for (guint i = 0; flat != NULL && i < group->params->len; i++) {
+        Part part = part_of(plan, group, i);
+        Tensor *whole = local_new(plan, part.param);
+        for (int64_t r = 0; r < group->n_shards; r++) {
+            shard_put(&part.shape, r, (const double *)flat->data + r * group->shard_numel + first, whole->data);
+        }
+        first += part.numel;
+        if (!rank_write(at, rank_operand(at, 1 + (int)i), whole, plan->compute, error)) {
+            return FALSE;
+        }
+    }
+    return flat != NULL;
+}
+
+static gboolean grad_in(const RankAt *at, GError **error)
+{
+    RankSite *own;
+    const Plan *plan = at->rank->world->plan;
+    const FsdpGroup *group = operand_site(at, 0, &own)->group;
+    g_autoptr(Tensor) flat = vector_new(group->trainable_padded_numel);
+    int64_t first = 0;
+    int n = 0;
+    for (guint i = 0; i < group->params->len; i++) {
+        Part part = part_of(plan, group, i);
+        if (!fsdp_has_grad(part.param)) {
+            continue;
+        }
+        const Tensor *grad = rank_read(at, rank_operand(at, 1 + n++), error);
+        if (grad == NULL) {
+            return FALSE;
+        }
+        if (tensor_numel(grad) != fsdp_local_numel(plan, part.param)) {
+            return rank_fail(at, error, "the gradient of %s has %" G_GINT64_FORMAT " elements, the parameter %" G_GINT64_FORMAT,
+                             part.param->name, tensor_numel(grad), fsdp_local_numel(plan, part.param));
+        }
+        for (int64_t r = 0; r < group->n_shards; r++) {
+            shard_take(&part.shape, r, grad->data, (double *)flat->data + r * group->trainable_shard_numel + first);
+        }
+        first += part.numel;
+    }
+    return rank_write(at, rank_operand(at, 0), g_steal_pointer(&flat), plan->reduce, error);
+}
+
+/* One AdamW step of a part of the shard. */
+static void update_part(const Rank *rank, RankSite *own, guint i, const Part *part, int64_t at, int64_t grad_at)
+{
+    OptimSettings settings = rank->world->options.optim;
+    g_autoptr(Tensor) value = vector_new(part->numel), grad = vector_new(part->numel);
+    size_t bytes = (size_t)part->numel * sizeof(double);
+    settings.step = rank->world->n_steps;
+    settings.n_heads = 1;
+    settings.no_decay = part->param->role == PARAM_VECTOR;
+    memcpy(value->data, (const double *)own->shard->data + at, bytes);
+    memcpy(grad->data, (const double *)own->grad->data + grad_at, bytes);
+    optim_class(OPTIM_adamw)->update(&settings, value, grad, &own->states[i]);
+    memcpy((double *)own->shard->data + at, value->data, bytes);
+}
+
+static gboolean update(const RankAt *at, GError **error)
+{
+    RankSite *own;
+    const Plan *plan = at->rank->world->plan;
+    const FsdpGroup *group = operand_site(at, 0, &own)->group;
+    const Tensor *grad = rank_read(at, rank_operand(at, 0), error);
+    int64_t first = 0, grad_first = 0;
+    if (grad == NULL || !rank_note_write(at, &own->guard, error)) {
+        return FALSE;
+    }
+    tensor_free(own->grad);
+    own->grad = tensor_dup(grad);
+    for (guint i = 0; i < group->params->len; i++) {
+        Part part = part_of(plan, group, i);
+        if (fsdp_has_grad(part.param)) {
+            update_part(at->rank, own, i, &part, first, grad_first);
+            grad_first += part.numel;
+        }
+        first += part.numel;
+    }
+    return TRUE;
+}
+
+gboolean rank_shard_value(const RankAt *at, GError **error)
+{
+    switch ((ValueAction)at->instr->action) {
+    case VALUE_SHARD_CAST:
+        return shard_cast(at, error);
+    case VALUE_SHARD_PLACE:
+        return shard_place(at, error);
+    case VALUE_PARAM_CAST:
+        return param_cast(at, error);
+    case VALUE_COPY_OUT:
+        return copy_out(at, error);
+    case VALUE_GRAD_IN:
+        return grad_in(at, error);
+    case VALUE_UPDATE:
+        return update(at, error);
+    case VALUE_FORWARD:
+    case VALUE_BACKWARD:
+    case VALUE_COPY:
+    case VALUE_ADD:
+    case VALUE_LOSS:
+    case VALUE_PLACE_ROWS:
+    default:
+        g_assert_not_reached();
+    }
+}
+
+RankBuffer *rank_param_buffer(const RankAt *at, int param)
+{
+    const Program *program = at->rank->program;
+    for (guint s = 0; s < program->sites->len; s++) {
+        const ProgramSite *site = &g_array_index(program->sites, ProgramSite, s);
+        int i = site->layer == at->call->layer ? fsdp_group_find(site->group, at->segment->graph, param) : -1;
+        if (i >= 0) {
+            return &at->rank->buffers[site->buffer + FSDP_PARAMS + i];
+        }
+    }
+    return NULL;
+}
+
+static void add_part(Tensor *whole, const Rank *rank, const RankSite *own, const ProgramSite *site, int param, VirtualPart part)
+{
+    const Plan *plan = rank->world->plan;
+    int64_t at = 0;
+    for (guint i = 0; i < site->group->params->len; i++) {
+        Part piece = part_of(plan, site->group, i);
+        if (part == VIRTUAL_GRAD && !fsdp_has_grad(piece.param)) {
+            continue;
+        }
+        if ((int)i == param) {
+            const Tensor *from = part == VIRTUAL_GRAD ? own->grad : own->shard;
+            shard_put(&piece.shape, rank_shard_index(rank, site->group), (const double *)from->data + at,
+                      (double *)whole->data + shard_local_offset(rank, piece.param));
+        }
+        at += piece.numel;
+    }
+}
+
+/* Root and head groups hold parameters of two graphs: only those of the wanted one count. */
+static int site_param(const Rank *rank, const ProgramSite *site, int64_t layer, int param)
+{
+    const ModelGraph *graphs = rank->world->graphs;
+    const Graph *graph = layer < 0 ? graphs->embedding : layer == graphs->n_layers ? graphs->head : model_graph_layer(graphs, layer);
+    gint32 wanted = layer < 0 || layer == graphs->n_layers ? -1 : (gint32)layer;
+    return site->layer == wanted ? fsdp_group_find(site->group, graph, param) : -1;
+}
+
+Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t replica, int64_t layer, int param)
+{
+    Tensor *whole = NULL;
+    for (int64_t r = 0; r < world->n_ranks; r++) {
+        const Rank *rank = &world->ranks[r];
+        for (guint s = 0; rank->replica == replica && s < rank->program->sites->len; s++) {
+            const ProgramSite *site = &g_array_index(rank->program->sites, ProgramSite, s);
+            int i = site_param(rank, site, layer, param);
+            if (i < 0) {
+                continue;
+            }
+            const GraphParam *info = part_of(world->plan, site->group, (guint)i).param;
+            if (part == VIRTUAL_GRAD && (!fsdp_has_grad(info) || rank->sites[s].grad == NULL)) {
+                return NULL;
+            }
+            if (whole == NULL) {
+                whole = tensor_new(TENSOR_F64, info->n_dims, info->dims);
+            }
+            add_part(whole, rank, &rank->sites[s], site, i, part);
+        }
+    }
+    return whole;
+}
+
+char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
+{
+    const Rank *rank = &world->ranks[idx];
+    const Plan *plan = world->plan;
+    int64_t params = 0, states = 0;
+    for (guint s = 0; s < rank->program->sites->len; s++) {
+        const FsdpGroup *group = g_array_index(rank->program->sites, ProgramSite, s).group;
+        params += dtype_bytes(plan->parameters, tensor_numel(rank->sites[s].shard));
+        for (guint i = 0; i < group->params->len; i++) {
+            const OptimState *state = &rank->sites[s].states[i];
+            states += state->m != NULL ? optim_moment_bytes(tensor_numel(state->m), plan->moments) : 0;
+            states += state->v != NULL ? optim_moment_bytes(tensor_numel(state->v), plan->moments) : 0;
+        }
+    }
+    for (int64_t l = 0; l < world->graphs->n_layers; l++) {
+        const Graph *graph = model_graph_layer(world->graphs, l);
+        for (guint p = 0; p < graph->params->len; p++) {
+            const GraphParam *param = graph_param(graph, (int)p);
+            const Tensor *value = param->role == PARAM_BUFFER ? world->source->param(world->source->self, l, (int)p) : NULL;
+            params += value != NULL ? dtype_bytes(DTYPE_FP32, tensor_numel(value)) : 0;
+        }
+    }
+    const int64_t *said = rank->program->static_bytes;
+    if (params == said[MEM_PARAMETERS] && states == said[MEM_OPTIMIZER]) {
+        return NULL;
+    }
+    return g_strdup_printf("rank %" G_GINT64_FORMAT " holds %" G_GINT64_FORMAT " bytes of parameters and %" G_GINT64_FORMAT
+                           " of optimizer state, its program says %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT,
+                           idx, params, states, said[MEM_PARAMETERS], said[MEM_OPTIMIZER]);
+}

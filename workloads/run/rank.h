@@ -1,0 +1,153 @@
+/*
+ * Rank: one virtual rank's state while a program runs in values: shards, buffers, streams.
+ *
+ * A buffer holds a float64 (or int64) tensor from its first write to its FREE. Instructions are carried out in host order;
+ * whether the streams would have done so, too, is known from vector clocks: every stream counts its actions and what it
+ * has seen of the others through RECORD and WAIT. A read that has not seen the last write, a write that has not seen all
+ * reads, and a use of memory whose former owner is not done are errors, as a missing WAIT makes them on a device.
+ *
+ * Invariants: (1) clocks never go back; (2) a buffer that is not alive has no tensor; (3) shards are padded with zeros to
+ * the fullest rank's size, as the program counts them.
+ */
+#pragma once
+
+#include "models/block.h"
+#include "models/optim.h"
+#include "sim/mem/alloc-model.h"
+#include "workloads/lower/fsdp.h"
+#include "workloads/run/virtual-ranks.h"
+
+/* How many actions of each stream are known to be done. */
+typedef struct Clock {
+    guint32 at[N_STREAMS];
+} Clock;
+
+typedef struct RankBuffer {
+    gboolean alive;
+    guint8 tag, pool;
+    int64_t bytes;
+    AllocBlock block;
+    Tensor *value;
+    Clock born, written, read;
+} RankBuffer;
+
+/* The shards of one group of parameters. */
+typedef struct RankSite {
+    Tensor *shard; /* of all parameters, one behind the other */
+    Tensor *grad;  /* of the last update, trainable ones */
+    OptimState *states;
+    RankBuffer guard; /* clocks of the shard */
+} RankSite;
+
+/* Sizes of the last routing of a layer. */
+typedef struct RankRouting {
+    int64_t slots, received;
+    int64_t *expert_rows; /* local experts */
+    Tensor *sent;         /* rows to each expert */
+    Tensor *arrived;      /* rows by (source, local expert) */
+    int64_t *loads;       /* rows to each expert, summed over the step */
+} RankRouting;
+
+typedef struct Rank {
+    const VirtualRanks *world;
+    const Program *program;
+    int64_t idx, shard, replica, ep_rank, expert_shard;
+    guint call, instr; /* next */
+    gint32 op;         /* last operator */
+    RankBuffer *buffers;
+    Clock *tokens;
+    Clock now[N_STREAMS], pools[N_STREAMS];
+    RankSite *sites;
+    RankRouting *routing;
+    Tensor **ids, **labels; /* by micro-batch */
+    AllocModel *alloc;
+    int64_t held[N_MEM_TAGS], held_sum, peak, at_peak[N_MEM_TAGS];
+    double loss;
+} Rank;
+
+struct VirtualRanks {
+    const Plan *plan;
+    const ModelGraph *graphs;
+    const VirtualSource *source;
+    VirtualOptions options;
+    Rank *ranks;
+    int64_t n_ranks;
+    int64_t n_valid; /* labels that count, whole batch */
+    int64_t n_steps;
+};
+
+/* What an instruction works with. */
+typedef struct RankAt {
+    Rank *rank;
+    const Call *call;
+    const Segment *segment;
+    const Instr *instr;
+} RankAt;
+
+/* An error with rank, segment, instruction and operator; returns FALSE. */
+gboolean rank_fail(const RankAt *at, GError **error, const char *format, ...) G_GNUC_PRINTF(3, 4);
+
+/* Buffers: ALLOC, FREE, MOVE as instructions. */
+gboolean rank_alloc(const RankAt *at, GError **error);
+gboolean rank_free(const RankAt *at, GError **error);
+gboolean rank_move(const RankAt *at, GError **error);
+
+/* Streams: one more action; RECORD, WAIT, HOST_SYNC. */
+void rank_tick(const RankAt *at);
+void rank_record(const RankAt *at);
+void rank_wait(const RankAt *at);
+void rank_host_sync(const RankAt *at);
+
+/* The i-th operand's buffer. */
+RankBuffer *rank_operand(const RankAt *at, int i);
+
+/* Value to read, borrowed; NULL and an error when there is none or the streams do not order it. */
+const Tensor *rank_read(const RankAt *at, RankBuffer *buffer, GError **error);
+
+/* Gives a buffer its value (taken over, freed on failure); the dtype is what it would be stored in. */
+gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype dtype, GError **error);
+
+/* Value to change in place: read and written. */
+Tensor *rank_change(const RankAt *at, RankBuffer *buffer, GError **error);
+
+/* Order of accesses to what lies outside the buffers. */
+gboolean rank_note_read(const RankAt *at, RankBuffer *buffer, GError **error);
+gboolean rank_note_write(const RankAt *at, RankBuffer *buffer, GError **error);
+
+/* Nothing is alive after a step. */
+gboolean rank_check_empty(Rank *rank, GError **error);
+void rank_clear(Rank *rank);
+
+/* Carries out a VALUE (rank-ops.c: operators; rank-shards.c: everything about parameters). */
+gboolean rank_op(const RankAt *at, GError **error);
+gboolean rank_shard_value(const RankAt *at, GError **error);
+
+/* A collective of all members; ats[i] is the i-th's, in the order of the group. */
+gboolean rank_collective(const RankAt *ats, int64_t n, GError **error);
+
+/* Rows of the pass that an instruction belongs to. */
+RowCounts rank_rows(const RankAt *at);
+
+/* The gathered buffer of a parameter of the segment's graph, or NULL. */
+RankBuffer *rank_param_buffer(const RankAt *at, int param);
+
+/* Where a parameter's shard lies in the local parameter [outer, split, inner]: chunk of each of the outer parts. */
+typedef struct ShardShape {
+    int64_t outer, split, inner, chunk;
+} ShardShape;
+
+ShardShape shard_shape(const Plan *plan, const GraphParam *param);
+int64_t shard_numel(const ShardShape *shape);
+
+/* Copies between a local parameter and the shard of one rank; padding becomes zero. */
+void shard_take(const ShardShape *shape, int64_t idx, const double *whole, double *part);
+void shard_put(const ShardShape *shape, int64_t idx, const double *part, double *whole);
+
+/* First element of this rank's experts in a whole parameter (0 for dense ones). */
+int64_t shard_local_offset(const Rank *rank, const GraphParam *param);
+
+/* Fills a rank's shards from whole parameters. */
+void rank_load_shards(Rank *rank);
+
+/* A rank's index in the group that shards a site. */
+int64_t rank_shard_index(const Rank *rank, const FsdpGroup *group);

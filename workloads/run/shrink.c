@@ -1,0 +1,138 @@
+#include "workloads/run/shrink.h"
+
+#include <string.h>
+
+enum { HIDDEN = 24, HEAD = 8, VOCAB = 50, TOKENS = 6, LAYERS_MAX = 6, WIDTH = 20 };
+
+static int64_t at_most(int64_t value, int64_t bound)
+{
+    return MIN(value, bound);
+}
+
+static gboolean same_layer(const ModelLayer *a, const ModelLayer *b)
+{
+    return a->mixer == b->mixer && a->ffn == b->ffn && a->has_indexer == b->has_indexer &&
+           (a->sliding_window > 0) == (b->sliding_window > 0);
+}
+
+/* The shortest beginning with every kind of layer in it and at least two layers; else the first of each kind. */
+static void shrink_layers(Model *model)
+{
+    g_autofree int64_t *kinds = g_new0(int64_t, model->n_layers);
+    int64_t n = 0, end = 0;
+    for (int64_t i = 0; i < model->n_layers; i++) {
+        gboolean known = FALSE;
+        for (int64_t k = 0; k < n; k++) {
+            known = known || same_layer(&model->layers[kinds[k]], &model->layers[i]);
+        }
+        if (!known) {
+            kinds[n++] = i;
+            end = i + 1;
+        }
+    }
+    if (end <= LAYERS_MAX) {
+        model->n_layers = at_most(model->n_layers, MAX(end, 3));
+    } else {
+        for (int64_t k = 0; k < n; k++) {
+            model->layers[k] = model->layers[kinds[k]];
+        }
+        model->n_layers = n;
+    }
+    for (int64_t i = 0; i < model->n_layers; i++) {
+        ModelLayer *layer = &model->layers[i];
+        layer->ffn_width = at_most(layer->ffn_width, WIDTH);
+        layer->sliding_window = at_most(layer->sliding_window, 3);
+    }
+}
+
+static void shrink_mixers(Model *model)
+{
+    gboolean grouped = model->n_kv_heads < model->n_heads;
+    gboolean whole_rope = model->rotary_dim == model->head_dim;
+    model->n_heads = at_most(model->n_heads, 4);
+    model->n_kv_heads = at_most(model->n_kv_heads, grouped ? 2 : 4);
+    model->head_dim = at_most(model->head_dim, HEAD);
+    model->rotary_dim = at_most(model->rotary_dim, whole_rope ? HEAD : HEAD / 2);
+    model->q_lora_rank = at_most(model->q_lora_rank, 10);
+    model->kv_lora_rank = at_most(model->kv_lora_rank, 10);
+    model->nope_dim = at_most(model->nope_dim, HEAD);
+    model->rope_dim = at_most(model->rope_dim, 4);
+    model->v_dim = at_most(model->v_dim, HEAD);
+    model->index_heads = at_most(model->index_heads, 2);
+    model->index_dim = at_most(model->index_dim, HEAD);
+    model->index_topk = at_most(model->index_topk, 4);
+    gboolean more_values = model->lin_value_heads > model->lin_heads;
+    model->lin_heads = at_most(model->lin_heads, 2);
+    model->lin_value_heads = at_most(model->lin_value_heads, more_values ? 4 : 2);
+    model->lin_key_dim = at_most(model->lin_key_dim, HEAD);
+    model->lin_value_dim = at_most(model->lin_value_dim, HEAD);
+    model->mamba_heads = at_most(model->mamba_heads, 4);
+    model->mamba_head_dim = at_most(model->mamba_head_dim, 4);
+    model->mamba_groups = at_most(model->mamba_groups, 2);
+    model->mamba_state = at_most(model->mamba_state, 4);
+}
+
+static void shrink_experts(Model *model, int64_t ep)
+{
+    if (model->n_experts == 0) {
+        return;
+    }
+    int64_t per_rank = MAX(1, at_most(model->n_experts, MAX(2 * ep, 8)) / ep);
+    model->n_experts = per_rank * ep;
+    model->top_k = at_most(model->top_k, MAX(1, at_most(3, model->n_experts - 1)));
+    if (model->router_groups > 1) {
+        model->router_groups = model->n_experts % 4 == 0 ? 4 : 1;
+        model->router_topk_groups = at_most(model->router_topk_groups, model->router_groups);
+    }
+    model->expert_width = at_most(model->expert_width, 12);
+    model->shared_width = at_most(model->shared_width, 12);
+    model->latent_width = at_most(model->latent_width, 16);
+}
+
+static void shrink_ranks(Plan *plan)
+{
+    gboolean sharded_experts = plan->efsdp > 1;
+    while (plan->dp_replicate > 2 && plan->dp_replicate % 2 == 0) {
+        plan->dp_replicate /= 2;
+    }
+    while (plan->dp_replicate * plan->dp_shard > SHRINK_RANKS_MAX && plan->dp_shard % 2 == 0) {
+        plan->dp_shard /= 2;
+    }
+    while (plan->ep > 1 && (plan->dp_shard % plan->ep != 0 || (sharded_experts && plan->dp_shard == plan->ep) || plan->ep > 16)) {
+        plan->ep /= 2;
+    }
+    plan->efsdp = plan->dp_shard / plan->ep;
+    plan->cluster->n_ranks = plan->dp_replicate * plan->dp_shard;
+}
+
+char *shrink_plan(Plan *plan)
+{
+    Model *model = plan->model;
+    int64_t layers = model->n_layers, ranks = plan->cluster->n_ranks, ep = plan->ep, experts = model->n_experts;
+    shrink_ranks(plan);
+    shrink_layers(model);
+    shrink_mixers(model);
+    shrink_experts(model, plan->ep);
+    model->hidden = at_most(model->hidden, HIDDEN);
+    model->vocab = at_most(model->vocab, VOCAB);
+    model->tied_embeddings = FALSE;
+    model->attnres_block = at_most(model->attnres_block, 2);
+    model->vision_layers = 0;
+    plan->image_tokens = 0;
+    plan->lora_rank = at_most(plan->lora_rank, 3);
+    plan->seq_len = at_most(plan->seq_len, TOKENS);
+    plan->micro_batch = at_most(plan->micro_batch, 2);
+    plan->n_micro_batches = at_most(plan->n_micro_batches, 2);
+    plan->global_batch = plan->n_micro_batches * plan->micro_batch * plan->cluster->n_ranks;
+    plan->seq_chunk = at_most(plan->seq_chunk, 4);
+    plan->vocab_chunk = at_most(plan->vocab_chunk, 20);
+    plan->routing = PLAN_ROUTING_BALANCED;
+    memset(plan->eager, 0, sizeof plan->eager);
+    return g_strdup_printf("layers %" G_GINT64_FORMAT " -> %" G_GINT64_FORMAT ", ranks %" G_GINT64_FORMAT " -> %" G_GINT64_FORMAT
+                           " (dp_replicate %" G_GINT64_FORMAT ", dp_shard %" G_GINT64_FORMAT ", ep %" G_GINT64_FORMAT " -> %" G_GINT64_FORMAT
+                           "), experts %" G_GINT64_FORMAT " -> %" G_GINT64_FORMAT ", hidden %" G_GINT64_FORMAT
+                           ", sequences of %" G_GINT64_FORMAT " tokens, %" G_GINT64_FORMAT " micro-batches of %" G_GINT64_FORMAT,
+                           layers, model->n_layers, ranks, plan->cluster->n_ranks, plan->dp_replicate, plan->dp_shard, ep,
+                           plan->ep, experts, model->n_experts, model->hidden, plan->seq_len, plan->n_micro_batches,
+                           plan->micro_batch);
+}

@@ -1,0 +1,380 @@
+#include "workloads/run/virtual-ranks.h"
+
+#include <string.h>
+
+#include "models/execute.h"
+#include "models/ops/cross-entropy.h"
+#include "workloads/run/rank.h"
+
+static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
+{
+    const Plan *plan = world->plan;
+    Rank *rank = &world->ranks[idx];
+    int64_t n_experts = MAX(plan->model->n_experts, 1);
+    *rank = (Rank){.world = world, .program = program, .idx = idx, .op = -1};
+    rank->shard = idx % plan->dp_shard;
+    rank->replica = idx / plan->dp_shard;
+    rank->ep_rank = rank->shard % plan->ep;
+    rank->expert_shard = rank->shard / plan->ep;
+    rank->buffers = g_new0(RankBuffer, program->n_buffers);
+    rank->tokens = g_new0(Clock, program->n_tokens);
+    rank->sites = g_new0(RankSite, program->sites->len);
+    rank->routing = g_new0(RankRouting, world->graphs->n_layers);
+    rank->ids = g_new0(Tensor *, plan->n_micro_batches);
+    rank->labels = g_new0(Tensor *, plan->n_micro_batches);
+    rank->alloc = alloc_model_new(N_STREAMS, 0);
+    for (int64_t i = 0; i < world->graphs->n_layers; i++) {
+        rank->routing[i].expert_rows = g_new0(int64_t, n_experts);
+        rank->routing[i].loads = g_new0(int64_t, n_experts);
+    }
+    memcpy(rank->held, program->static_bytes, sizeof rank->held);
+    for (int t = 0; t < N_MEM_TAGS; t++) {
+        rank->held_sum += rank->held[t];
+    }
+    alloc_model_take(rank->alloc, STREAM_COMPUTE, rank->held_sum);
+    rank->peak = rank->held_sum;
+    memcpy(rank->at_peak, rank->held, sizeof rank->at_peak);
+    rank_load_shards(rank);
+}
+
+VirtualRanks *virtual_ranks_new(const Plan *plan, const ModelGraph *graphs, Program *const *programs,
+                                const VirtualSource *source, const VirtualOptions *options)
+{
+    VirtualRanks *world = g_new0(VirtualRanks, 1);
+    world->plan = plan;
+    world->graphs = graphs;
+    world->source = source;
+    world->options = *options;
+    world->n_ranks = plan->dp_replicate * plan->dp_shard;
+    world->ranks = g_new0(Rank, world->n_ranks);
+    for (int64_t i = 0; i < world->n_ranks; i++) {
+        rank_init(world, i, programs[i]);
+    }
+    return world;
+}
+
+void virtual_ranks_free(VirtualRanks *world)
+{
+    if (world == NULL) {
+        return;
+    }
+    for (int64_t i = 0; i < world->n_ranks; i++) {
+        rank_clear(&world->ranks[i]);
+    }
+    g_free(world->ranks);
+    g_free(world);
+}
+
+int64_t virtual_ranks_n(const VirtualRanks *world)
+{
+    return world->n_ranks;
+}
+
+static gboolean value_sum(const RankAt *at, GError **error)
+{
+    const Tensor *a = rank_read(at, rank_operand(at, 0), error);
+    const Tensor *b = a != NULL ? rank_read(at, rank_operand(at, 1), error) : NULL;
+    RankBuffer *to = rank_operand(at, 2);
+    if (b == NULL) {
+        return FALSE;
+    }
+    if (tensor_numel(a) != tensor_numel(b)) {
+        return rank_fail(at, error, "adds %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT " elements", tensor_numel(a), tensor_numel(b));
+    }
+    if (!to->alive) {
+        return rank_fail(at, error, "a sum is written into a buffer that is not alive");
+    }
+    if (!rank_note_write(at, to, error)) {
+        return FALSE;
+    }
+    Tensor *sum = tensor_dup(a);
+    execute_add_to(sum, b);
+    tensor_free(to->value);
+    to->value = sum;
+    return TRUE;
+}
+
+static gboolean value_copy(const RankAt *at, GError **error)
+{
+    const Tensor *from = rank_read(at, rank_operand(at, 0), error);
+    RankBuffer *to = rank_operand(at, 1);
+    if (from == NULL) {
+        return FALSE;
+    }
+    if (!to->alive) {
+        return rank_fail(at, error, "a copy is written into a buffer that is not alive");
+    }
+    if (!rank_note_write(at, to, error)) {
+        return FALSE;
+    }
+    Tensor *copy = tensor_dup(from);
+    tensor_free(to->value);
+    to->value = copy;
+    return TRUE;
+}
+
+/* Losses are sums over tokens; what the optimizer sees is the mean over all ranks' and micro-batches' valid labels. */
+static gboolean value_loss(const RankAt *at, GError **error)
+{
+    const Tensor *sum = rank_read(at, rank_operand(at, 0), error);
+    if (sum == NULL) {
+        return FALSE;
+    }
+    Tensor *grad = tensor_new_2d(TENSOR_F64, 1, 1);
+    int64_t n_valid = at->rank->world->n_valid;
+    tensor_set(grad, 0, n_valid > 0 ? 1 / (double)n_valid : 0);
+    at->rank->loss += tensor_get(sum, 0);
+    return rank_write(at, rank_operand(at, 1), grad, DTYPE_FP32, error);
+}
+
+static gboolean value_place_rows(const RankAt *at, GError **error)
+{
+    const Plan *plan = at->rank->world->plan;
+    const Tensor *part = rank_read(at, rank_operand(at, 0), error);
+    if (part == NULL) {
+        return FALSE;
+    }
+    Tensor *whole = tensor_new_2d(TENSOR_F64, plan->seq_len * plan->micro_batch, part->dims[1]);
+    memcpy((double *)whole->data + at->call->first_row * part->dims[1], part->data, (size_t)tensor_numel(part) * sizeof(double));
+    return rank_write(at, rank_operand(at, 1), whole, plan->compute, error);
+}
+
+static gboolean run_value(const RankAt *at, GError **error)
+{
+    rank_tick(at);
+    switch ((ValueAction)at->instr->action) {
+    case VALUE_FORWARD:
+    case VALUE_BACKWARD:
+        return rank_op(at, error);
+    case VALUE_COPY:
+        return value_copy(at, error);
+    case VALUE_ADD:
+        return value_sum(at, error);
+    case VALUE_LOSS:
+        return value_loss(at, error);
+    case VALUE_PLACE_ROWS:
+        return value_place_rows(at, error);
+    case VALUE_SHARD_CAST:
+    case VALUE_SHARD_PLACE:
+    case VALUE_PARAM_CAST:
+    case VALUE_COPY_OUT:
+    case VALUE_GRAD_IN:
+    case VALUE_UPDATE:
+    default:
+        return rank_shard_value(at, error);
+    }
+}
+
+static gboolean run_instr(const RankAt *at, GError **error)
+{
+    switch ((InstrKind)at->instr->kind) {
+    case INSTR_ALLOC:
+        return rank_alloc(at, error);
+    case INSTR_FREE:
+        return rank_free(at, error);
+    case INSTR_MOVE:
+        return rank_move(at, error);
+    case INSTR_RECORD:
+        rank_record(at);
+        return TRUE;
+    case INSTR_WAIT:
+        rank_wait(at);
+        return TRUE;
+    case INSTR_HOST_SYNC:
+        rank_host_sync(at);
+        return TRUE;
+    case INSTR_VALUE:
+        return run_value(at, error);
+    case INSTR_COMPUTE:
+    case INSTR_COLLECTIVE:
+    case INSTR_HOST:
+    case INSTR_MARK:
+    default:
+        return TRUE;
+    }
+}
+
+/* The rank's next instruction; FALSE at the end. */
+static gboolean rank_next(Rank *rank, RankAt *ret_at)
+{
+    while (rank->call < rank->program->calls->len) {
+        const Call *call = &g_array_index(rank->program->calls, Call, rank->call);
+        const Segment *segment = program_segment(rank->program, call->segment);
+        if (rank->instr < segment->instrs->len) {
+            *ret_at = (RankAt){rank, call, segment, &g_array_index(segment->instrs, Instr, rank->instr)};
+            return TRUE;
+        }
+        rank->call++;
+        rank->instr = 0;
+        rank->op = -1;
+    }
+    return FALSE;
+}
+
+/* A rank goes on to its next collective; ret_at->instr is NULL at the end. */
+static gboolean rank_advance(Rank *rank, RankAt *ret_at, GError **error)
+{
+    while (rank_next(rank, ret_at)) {
+        if (ret_at->instr->kind == INSTR_COLLECTIVE) {
+            return TRUE;
+        }
+        if (!run_instr(ret_at, error)) {
+            return FALSE;
+        }
+        rank->instr++;
+    }
+    *ret_at = (RankAt){.rank = rank};
+    return TRUE;
+}
+
+/* Members of a rank's group, in order; returns how many. */
+static int64_t group_members(const VirtualRanks *world, const Rank *rank, GroupKind group, int64_t *ret_members)
+{
+    const Plan *plan = world->plan;
+    int64_t first = rank->replica * plan->dp_shard, step = 1, n = plan->dp_shard;
+    if (group == GROUP_EP) {
+        first += rank->expert_shard * plan->ep;
+        n = plan->ep;
+    } else if (group == GROUP_EXPERT) {
+        first += rank->ep_rank;
+        step = plan->ep;
+        n = plan->efsdp;
+    } else if (group == GROUP_REPLICA) {
+        first = rank->shard;
+        step = plan->dp_shard;
+        n = plan->dp_replicate;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ret_members[i] = first + i * step;
+    }
+    return n;
+}
+
+static char *describe(const RankAt *at)
+{
+    if (at->instr == NULL) {
+        return g_strdup("has finished");
+    }
+    return g_strdup_printf("calls %s (%s) in %s, layer %d, call %u, instruction %u", coll_name((CollKind)at->instr->coll),
+                           program_group_name((GroupKind)at->instr->group), at->segment->name, at->call->layer, at->rank->call,
+                           at->rank->instr);
+}
+
+static gboolean same_collective(const RankAt *a, const RankAt *b)
+{
+    return b->instr != NULL && a->instr->coll == b->instr->coll && a->instr->group == b->instr->group &&
+           a->instr->n_operands == b->instr->n_operands && a->rank->call == b->rank->call && a->instr->op == b->instr->op;
+}
+
+/* All members of a group of ats[first] meet. */
+static gboolean meet(VirtualRanks *world, RankAt *ats, int64_t first, GError **error)
+{
+    g_autofree int64_t *members = g_new0(int64_t, world->n_ranks);
+    g_autofree RankAt *group = g_new0(RankAt, world->n_ranks);
+    int64_t n = group_members(world, ats[first].rank, (GroupKind)ats[first].instr->group, members);
+    for (int64_t i = 0; i < n; i++) {
+        group[i] = ats[members[i]];
+        if (!same_collective(&ats[first], &group[i])) {
+            g_autofree char *other = describe(&group[i]);
+            g_autofree char *own = describe(&ats[first]);
+            return rank_fail(&ats[first], error, "members differ: rank %" G_GINT64_FORMAT " %s, but rank %" G_GINT64_FORMAT " %s",
+                             ats[first].rank->idx, own, group[i].rank->idx, other);
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        rank_tick(&group[i]);
+    }
+    if (!rank_collective(group, n, error)) {
+        return FALSE;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        group[i].rank->instr++;
+        ats[members[i]].instr = NULL;
+        ats[members[i]].segment = NULL;
+    }
+    return TRUE;
+}
+
+/* Rounds: all ranks go on to a collective, then all groups meet. FALSE in ret_more at the end of all programs. */
+static gboolean run_round(VirtualRanks *world, RankAt *ats, gboolean *ret_more, GError **error)
+{
+    *ret_more = FALSE;
+    for (int64_t i = 0; i < world->n_ranks; i++) {
+        if (!rank_advance(&world->ranks[i], &ats[i], error)) {
+            return FALSE;
+        }
+    }
+    for (int64_t i = 0; i < world->n_ranks; i++) {
+        if (ats[i].instr != NULL) {
+            *ret_more = TRUE;
+            if (!meet(world, ats, i, error)) {
+                return FALSE;
+            }
+        }
+    }
+    return TRUE;
+}
+
+static Tensor *column(int64_t n, const int64_t *values)
+{
+    Tensor *tensor = tensor_new_2d(TENSOR_I64, n, 1);
+    memcpy(tensor->data, values, (size_t)n * sizeof *values);
+    return tensor;
+}
+
+static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t *labels)
+{
+    const Plan *plan = world->plan;
+    int64_t n = plan->seq_len * plan->micro_batch, at = 0;
+    world->n_valid = 0;
+    world->n_steps++;
+    for (int64_t r = 0; r < world->n_ranks; r++) {
+        Rank *rank = &world->ranks[r];
+        rank->call = rank->instr = 0;
+        rank->loss = 0;
+        for (int64_t i = 0; i < world->graphs->n_layers; i++) {
+            memset(rank->routing[i].loads, 0, (size_t)plan->model->n_experts * sizeof(int64_t));
+        }
+        for (int64_t m = 0; m < plan->n_micro_batches; m++, at += n) {
+            tensor_free(rank->ids[m]);
+            tensor_free(rank->labels[m]);
+            rank->ids[m] = column(n, tokens + at);
+            rank->labels[m] = column(n, labels + at);
+        }
+    }
+    for (int64_t i = 0; i < at; i++) {
+        world->n_valid += labels[i] != CROSS_ENTROPY_IGNORE;
+    }
+}
+
+gboolean virtual_ranks_step(VirtualRanks *world, const int64_t *tokens, const int64_t *labels, double *ret_loss, GError **error)
+{
+    g_autofree RankAt *ats = g_new0(RankAt, world->n_ranks);
+    gboolean more = TRUE;
+    double loss = 0;
+    start_step(world, tokens, labels);
+    while (more) {
+        if (!run_round(world, ats, &more, error)) {
+            return FALSE;
+        }
+    }
+    for (int64_t i = 0; i < world->n_ranks; i++) {
+        loss += world->ranks[i].loss;
+        if (!rank_check_empty(&world->ranks[i], error)) {
+            return FALSE;
+        }
+    }
+    *ret_loss = world->n_valid > 0 ? loss / (double)world->n_valid : 0;
+    return TRUE;
+}
+
+const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int64_t layer)
+{
+    return world->plan->model->layers[layer].ffn == FFN_MOE ? world->ranks[rank].routing[layer].loads : NULL;
+}
+
+int64_t virtual_ranks_peak(const VirtualRanks *world, int64_t rank, int64_t *ret_by_tag)
+{
+    memcpy(ret_by_tag, world->ranks[rank].at_peak, sizeof world->ranks[rank].at_peak);
+    return world->ranks[rank].peak;
+}

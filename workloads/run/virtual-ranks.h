@@ -1,0 +1,60 @@
+/*
+ * Virtual ranks: the program in values.
+ *
+ * The ranks of a plan run in one process, each its class's program, with the float64 kernels: what the simulator times
+ * and the ledger counts is what computes here. Ranks go on until a collective, where the members of its group meet.
+ *
+ * Layout of ranks: replica x dp_shard + shard; shard = expert shard x ep + place in the EP group.
+ */
+#pragma once
+
+#include "models/block.h"
+#include "models/optim.h"
+#include "models/tensor.h"
+#include "workloads/lower/program.h"
+#include "workloads/plan/plan.h"
+
+/* Where whole parameters come from: [layer][param] of the graph; layer -1 = embedding, n_layers = head. */
+typedef struct VirtualSource {
+    const Tensor *(*param)(void *self, int64_t layer, int param);
+    void *self;
+} VirtualSource;
+
+typedef struct VirtualOptions {
+    OptimSettings optim;
+    gboolean exact_sizes; /* a value's size must be what its buffer was allocated with */
+} VirtualOptions;
+
+typedef struct VirtualRanks VirtualRanks;
+
+/*
+ * Ranks with their shards; everything is borrowed. programs[n_ranks] may name the same program.
+ */
+VirtualRanks *virtual_ranks_new(const Plan *plan, const ModelGraph *graphs, Program *const *programs,
+                                const VirtualSource *source, const VirtualOptions *options);
+void virtual_ranks_free(VirtualRanks *world);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(VirtualRanks, virtual_ranks_free)
+
+int64_t virtual_ranks_n(const VirtualRanks *world);
+
+/*
+ * One step. tokens and labels: [ranks][micro-batches][micro_batch x seq_len]. Errors name rank, instruction and operator.
+ * The loss is the mean over all valid labels.
+ */
+gboolean virtual_ranks_step(VirtualRanks *world, const int64_t *tokens, const int64_t *labels, double *ret_loss, GError **error);
+
+/*
+ * Whole parameter, or its gradient of the last step, put together from the shards of one replica; caller frees. NULL for a
+ * gradient of what does not train, and for buffers.
+ */
+typedef enum VirtualPart { VIRTUAL_VALUE, VIRTUAL_GRAD } VirtualPart;
+Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t replica, int64_t layer, int param);
+
+/* Rows that a rank's router sent to each expert in the last step; NULL for a layer without experts. */
+const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int64_t layer);
+
+/* Most bytes that a rank held in the steps so far, blocks of the allocator, static memory included; by tag. */
+int64_t virtual_ranks_peak(const VirtualRanks *world, int64_t rank, int64_t *ret_by_tag);
+
+/* Compares a rank's static memory, parameters and optimizer state, with what its program says; NULL or the difference. */
+char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t rank);
