@@ -330,11 +330,12 @@ void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts)
     OpKind kind = graph_op(walk->graph, op)->kind;
     gboolean exchanges = op_class(kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && walk->graph->ep_size > 1;
     gboolean exchange_first = (kind == OP_dispatch) != backward;
+    gboolean needs_workspace = cost->workspace_bytes > 0 || exchanges; /* a rank may get no rows, its workspace has a name */
     ExchangePlaces places = {0};
     if (exchanges) {
         places = exchange_places(walk, op, backward, douts);
     }
-    if (cost->workspace_bytes > 0) {
+    if (needs_workspace) {
         emit_alloc(pass->emitter, STREAM_COMPUTE, (Place){ARG_FRAME, frame_workspace(walk->graph)}, cost->workspace_bytes,
                    MEM_WORKSPACE);
     }
@@ -350,7 +351,7 @@ void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts)
     if (exchanges && !exchange_first) {
         emit_exchange(pass, op, places.arrived, places.own);
     }
-    if (cost->workspace_bytes > 0) {
+    if (needs_workspace) {
         emit_free(pass->emitter, (Place){ARG_FRAME, frame_workspace(walk->graph)});
     }
 }

@@ -8,7 +8,7 @@
 #include "sim/base/rng.h"
 #include "workloads/lower/fsdp.h"
 #include "workloads/lower/lower.h"
-#include "workloads/run/ledger.h"
+#include "workloads/run/proof.h"
 #include "workloads/run/virtual-ranks.h"
 
 /* Largest difference, as a share of the largest value of a tensor; values below FLOOR of the largest of all are noise. */
@@ -246,5 +246,13 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
     proof.tokens = tokens;
     proof.labels = labels;
     fill_params(&proof);
-    return run_steps(&proof, n_steps, error);
+    if (!run_steps(&proof, n_steps, error)) {
+        return FALSE;
+    }
+    ProofWorld world = {plan, graphs, &proof.source, proof.options, tokens, labels};
+    if (!proof_memory(&world, ret_proof, error)) {
+        g_prefix_error(error, "memory: ");
+        return FALSE;
+    }
+    return TRUE;
 }

@@ -70,6 +70,12 @@ int64_t virtual_ranks_n(const VirtualRanks *world)
     return world->n_ranks;
 }
 
+/* Copies and sums may change the type: as many elements of two or of four bytes as the buffer has room for. */
+static gboolean fits(const RankAt *at, const RankBuffer *to, int64_t numel)
+{
+    return !at->rank->world->options.exact_sizes || to->bytes == 2 * numel || to->bytes == 4 * numel;
+}
+
 static gboolean value_sum(const RankAt *at, GError **error)
 {
     const Tensor *a = rank_read(at, rank_operand(at, 0), error);
@@ -86,6 +92,9 @@ static gboolean value_sum(const RankAt *at, GError **error)
     }
     if (!rank_note_write(at, to, error)) {
         return FALSE;
+    }
+    if (!fits(at, to, tensor_numel(a))) {
+        return rank_fail(at, error, "a sum of %" G_GINT64_FORMAT " elements takes another size than allocated", tensor_numel(a));
     }
     Tensor *sum = tensor_dup(a);
     execute_add_to(sum, b);
@@ -106,6 +115,9 @@ static gboolean value_copy(const RankAt *at, GError **error)
     }
     if (!rank_note_write(at, to, error)) {
         return FALSE;
+    }
+    if (!fits(at, to, tensor_numel(from))) {
+        return rank_fail(at, error, "a copy of %" G_GINT64_FORMAT " elements takes another size than allocated", tensor_numel(from));
     }
     Tensor *copy = tensor_dup(from);
     tensor_free(to->value);

@@ -1,0 +1,140 @@
+/*
+ * The memory half of a plan proof: a program lowered with the routers' real loads, in which every value must be exactly as
+ * large as its buffer, and whose peaks are the ledger's.
+ *
+ * The program has one load per layer, so all micro-batches of a rank get the same tokens here.
+ */
+#include <string.h>
+
+#include "models/trainer.h"
+#include "sim/base/error.h"
+#include "workloads/lower/lower.h"
+#include "workloads/run/ledger.h"
+#include "workloads/run/proof.h"
+
+static void repeat_micro_batches(const Plan *plan, int64_t n_ranks, int64_t *values)
+{
+    int64_t n = plan->seq_len * plan->micro_batch;
+    for (int64_t r = 0; r < n_ranks; r++) {
+        int64_t *first = values + r * n * plan->n_micro_batches;
+        for (int64_t m = 1; m < plan->n_micro_batches; m++) {
+            memcpy(first + m * n, first, (size_t)n * sizeof *values);
+        }
+    }
+}
+
+/* Loads of one EP group as a measured routing: [MoE layer][rank][expert] of one micro-batch. */
+static json_t *group_loads(const Plan *plan, const VirtualRanks *world, int64_t first_rank)
+{
+    json_t *layers = json_array();
+    for (int64_t l = 0; l < plan->model->n_layers; l++) {
+        if (plan->model->layers[l].ffn != FFN_MOE) {
+            continue;
+        }
+        json_t *ranks = json_array();
+        for (int64_t r = 0; r < plan->ep; r++) {
+            const int64_t *loads = virtual_ranks_loads(world, first_rank + r, l);
+            json_t *experts = json_array();
+            for (int64_t e = 0; e < plan->model->n_experts; e++) {
+                json_array_append_new(experts, json_integer((json_int_t)(loads[e] / plan->n_micro_batches)));
+            }
+            json_array_append_new(ranks, experts);
+        }
+        json_array_append_new(layers, ranks);
+    }
+    return layers;
+}
+
+static Routing *group_routing(const Plan *plan, const VirtualRanks *world, int64_t first_rank, GError **error)
+{
+    json_t *loads = group_loads(plan, world, first_rank);
+    RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
+    spec.kind = PLAN_ROUTING_MEASURED;
+    spec.loads = loads;
+    Routing *routing = routing_new(&spec, "loads of the virtual ranks", error);
+    json_decref(loads);
+    return routing;
+}
+
+static void destroy_program(void *program)
+{
+    program_free(program);
+}
+
+/* A program per rank, with its group's loads. */
+static gboolean lower_ranks(const Plan *plan, const ModelGraph *graphs, const VirtualRanks *world, GPtrArray *programs, GError **error)
+{
+    for (int64_t first = 0; first < virtual_ranks_n(world); first += plan->ep) {
+        g_autoptr(Routing) routing = NULL;
+        if (plan->model->n_experts > 0 && (routing = group_routing(plan, world, first, error)) == NULL) {
+            return FALSE;
+        }
+        for (int64_t r = 0; r < plan->ep; r++) {
+            g_ptr_array_add(programs, lower_plan(plan, graphs, routing, r));
+        }
+    }
+    return TRUE;
+}
+
+static gboolean compare_rank(const VirtualRanks *world, const Program *program, int64_t rank, PlanProof *proof, GError **error)
+{
+    Ledger ledger;
+    int64_t by_tag[N_MEM_TAGS], peak = virtual_ranks_peak(world, rank, by_tag);
+    g_autofree char *fault = virtual_ranks_static_fault(world, rank);
+    if (fault != NULL) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s", fault);
+        return FALSE;
+    }
+    if (!ledger_run(program, 0, &ledger, error)) {
+        return FALSE;
+    }
+    if (ledger.peak_bytes != peak || memcmp(ledger.at_peak, by_tag, sizeof by_tag) != 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                    "rank %" G_GINT64_FORMAT " holds at most %" G_GINT64_FORMAT " bytes, the ledger says %" G_GINT64_FORMAT, rank, peak,
+                    ledger.peak_bytes);
+        return FALSE;
+    }
+    proof->peak_bytes = MAX(proof->peak_bytes, peak);
+    return TRUE;
+}
+
+/* Runs a step only to see which loads the routers make. */
+static VirtualRanks *probe_loads(const ProofWorld *proof, Program *program, GError **error)
+{
+    int64_t n = proof->plan->dp_replicate * proof->plan->dp_shard;
+    g_autofree Program **programs = g_new(Program *, n);
+    VirtualOptions options = proof->options;
+    double loss;
+    for (int64_t r = 0; r < n; r++) {
+        programs[r] = program;
+    }
+    options.exact_sizes = FALSE;
+    g_autoptr(VirtualRanks) world = virtual_ranks_new(proof->plan, proof->graphs, programs, proof->source, &options);
+    return virtual_ranks_step(world, proof->tokens, proof->labels, &loss, error) ? g_steal_pointer(&world) : NULL;
+}
+
+gboolean proof_memory(const ProofWorld *proof, PlanProof *result, GError **error)
+{
+    g_autoptr(Program) even = lower_plan(proof->plan, proof->graphs, NULL, 0);
+    g_autoptr(GPtrArray) programs = g_ptr_array_new_with_free_func(destroy_program);
+    VirtualOptions options = proof->options;
+    double loss;
+    options.exact_sizes = TRUE;
+    repeat_micro_batches(proof->plan, proof->plan->dp_replicate * proof->plan->dp_shard, proof->tokens);
+    repeat_micro_batches(proof->plan, proof->plan->dp_replicate * proof->plan->dp_shard, proof->labels);
+    g_autoptr(VirtualRanks) probe = probe_loads(proof, even, error);
+    if (probe == NULL || !lower_ranks(proof->plan, proof->graphs, probe, programs, error)) {
+        return FALSE;
+    }
+    g_autoptr(VirtualRanks) world = virtual_ranks_new(proof->plan, proof->graphs, (Program *const *)(void *)programs->pdata,
+                                                      proof->source, &options);
+    if (!virtual_ranks_step(world, proof->tokens, proof->labels, &loss, error)) {
+        return FALSE;
+    }
+    for (int64_t r = 0; r < virtual_ranks_n(world); r++) {
+        if (!compare_rank(world, g_ptr_array_index(programs, r), r, result, error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
