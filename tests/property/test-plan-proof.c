@@ -10,7 +10,7 @@
 #include "workloads/run/plan-proof.h"
 #include "workloads/run/shrink.h"
 
-enum { N_DRAWN = 150 };
+enum { N_DRAWN = 100 };
 
 static Plan *load_reduced(const char *json, const char *name, GError **error)
 {

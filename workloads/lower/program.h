@@ -194,6 +194,7 @@ int64_t program_call_times(const Program *program, guint call);
 
 /* The call to run after `call`, when the repeated block has been run n_done times through so far; updates n_done. */
 guint program_next_call(const Program *program, guint call, int64_t n_times, int64_t *n_done);
+
 /* The i-th buffer that a VALUE or COLLECTIVE names; idx -1 = absent. */
 Place program_operand(const Segment *segment, const Instr *instr, int i);
 

@@ -196,13 +196,14 @@ static gboolean run_steps(Proof *proof, int64_t n_steps, GError **error)
     }
     proof->options.exact_sizes = proof->plan->model->n_experts == 0;
     g_autoptr(VirtualRanks) world = virtual_ranks_new(proof->plan, proof->graphs, programs, &proof->source, &proof->options);
+    TrainerBatch batch = {proof->plan->global_batch, proof->plan->seq_len, proof->tokens, proof->labels};
     for (int64_t step = 0; step < n_steps; step++) {
         TrainerStep wanted;
         double loss;
         proof->seed++;
         fill_tokens(proof);
         if (!virtual_ranks_step(world, proof->tokens, proof->labels, &loss, error) ||
-            !trainer_step(proof->reference, proof->plan->global_batch, proof->plan->seq_len, proof->tokens, proof->labels, &wanted, error) ||
+            !trainer_step(proof->reference, &batch, &wanted, error) ||
             !compare_step(proof, world, loss, wanted.loss, error)) {
             g_prefix_error(error, "step %" G_GINT64_FORMAT ": ", step + 1);
             return FALSE;

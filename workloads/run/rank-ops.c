@@ -93,6 +93,13 @@ static const Tensor *view_of(OpAt *o, int tensor, const Tensor *root, GError **e
     return op_class(op->kind)->forward[OP_REAL_F64](&run, error) ? found : NULL;
 }
 
+/* The rows on the other side of an exchange lie in the workspace. */
+static int64_t exchanged_rows(const OpAt *o, const GraphTensor *info)
+{
+    gboolean moves = o->class->collective == OP_COLLECTIVE_ALL_TO_ALL && o->graph->ep_size > 1 && info->rows == ROWS_SLOTS;
+    return o->rows.rows[moves ? ROWS_RECEIVED : info->rows];
+}
+
 /* Value of a tensor that stands in an operand. */
 static gboolean read_tensor(OpAt *o, int operand, int tensor, const Tensor **ret_value, GError **error)
 {
@@ -102,7 +109,8 @@ static gboolean read_tensor(OpAt *o, int operand, int tensor, const Tensor **ret
     const Tensor *value = NULL;
     if (buffer == &at->rank->buffers[at->rank->program->inputs]) {
         gboolean is_ids = o->graph == at->rank->world->graphs->embedding;
-        value = (is_ids ? at->rank->ids : at->rank->labels)[at->call->micro_batch];
+        gboolean repeats = program_call_times(at->rank->program, at->rank->call) > 1;
+        value = (is_ids ? at->rank->ids : at->rank->labels)[at->call->micro_batch + (repeats ? at->rank->n_repeats : 0)];
     } else if (buffer != NULL) {
         value = rank_read(at, buffer, error);
         value = value != NULL ? view_of(o, tensor, value, error) : NULL;
@@ -110,7 +118,16 @@ static gboolean read_tensor(OpAt *o, int operand, int tensor, const Tensor **ret
     if (value == NULL) {
         return buffer == NULL;
     }
+    if (value->dims[0] < at->call->first_row + at->call->n_rows && at->call->n_rows > 0 && info->rows == ROWS_TOKENS &&
+        value->dims[0] != at->call->n_rows) {
+        return rank_fail(at, error, "the chunk's rows %d to %d are not in %s", at->call->first_row,
+                         at->call->first_row + at->call->n_rows, info->name);
+    }
     *ret_value = slice(o, value, info);
+    if (tensor_numel(*ret_value) != exchanged_rows(o, info) * info->width) {
+        return rank_fail(at, error, "%s has %" G_GINT64_FORMAT " elements, its operator expects %" G_GINT64_FORMAT, info->name,
+                         tensor_numel(*ret_value), exchanged_rows(o, info) * info->width);
+    }
     return TRUE;
 }
 
@@ -132,6 +149,11 @@ static gboolean read_params(OpAt *o, GError **error)
         if (o->run.param[i] == NULL) {
             g_prefix_error(error, "parameter %s: ", graph_param(o->graph, p)->name);
             return FALSE;
+        }
+        int64_t numel = fsdp_local_numel(rank->world->plan, graph_param(o->graph, p));
+        if (tensor_numel(o->run.param[i]) != numel) {
+            return rank_fail(o->at, error, "parameter %s has %" G_GINT64_FORMAT " elements, gathered were %" G_GINT64_FORMAT,
+                             graph_param(o->graph, p)->name, numel, tensor_numel(o->run.param[i]));
         }
     }
     return TRUE;
@@ -179,13 +201,6 @@ static gboolean hand_over(OpAt *o, Tensor *value, RankBuffer *buffer, Dtype dtyp
     g_assert(found);
     g_ptr_array_steal_index_fast(o->own, idx);
     return rank_write(o->at, buffer, value, dtype, error);
-}
-
-/* The rows on the other side of an exchange lie in the workspace. */
-static int64_t exchanged_rows(const OpAt *o, const GraphTensor *info)
-{
-    gboolean moves = o->class->collective == OP_COLLECTIVE_ALL_TO_ALL && o->graph->ep_size > 1 && info->rows == ROWS_SLOTS;
-    return o->rows.rows[moves ? ROWS_RECEIVED : info->rows];
 }
 
 static gboolean forward(OpAt *o, GError **error)

@@ -53,6 +53,7 @@ typedef struct Rank {
     const Program *program;
     int64_t idx, shard, replica, ep_rank, expert_shard;
     guint call, instr; /* next */
+    int64_t n_repeats; /* times that the repeated calls have been run through */
     gint32 op;         /* last operator */
     RankBuffer *buffers;
     Clock *tokens;

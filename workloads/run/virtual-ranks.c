@@ -146,6 +146,9 @@ static gboolean value_place_rows(const RankAt *at, GError **error)
     if (part == NULL) {
         return FALSE;
     }
+    if (at->call->first_row + part->dims[0] > plan->seq_len * plan->micro_batch) {
+        return rank_fail(at, error, "the chunk's rows end behind the micro-batch");
+    }
     Tensor *whole = tensor_new_2d(TENSOR_F64, plan->seq_len * plan->micro_batch, part->dims[1]);
     memcpy((double *)whole->data + at->call->first_row * part->dims[1], part->data, (size_t)tensor_numel(part) * sizeof(double));
     return rank_write(at, rank_operand(at, 1), whole, plan->compute, error);
@@ -216,7 +219,7 @@ static gboolean rank_next(Rank *rank, RankAt *ret_at)
             *ret_at = (RankAt){rank, call, segment, &g_array_index(segment->instrs, Instr, rank->instr)};
             return TRUE;
         }
-        rank->call++;
+        rank->call = program_next_call(rank->program, rank->call, rank->program->repeat.times, &rank->n_repeats);
         rank->instr = 0;
         rank->op = -1;
     }
@@ -275,7 +278,7 @@ static char *describe(const RankAt *at)
 static gboolean same_collective(const RankAt *a, const RankAt *b)
 {
     return b->instr != NULL && a->instr->coll == b->instr->coll && a->instr->group == b->instr->group &&
-           a->instr->n_operands == b->instr->n_operands && a->rank->call == b->rank->call && a->instr->op == b->instr->op;
+           a->instr->n_operands == b->instr->n_operands && a->rank->call == b->rank->call && a->rank->n_repeats == b->rank->n_repeats && a->instr->op == b->instr->op;
 }
 
 /* All members of a group of ats[first] meet. */
@@ -343,6 +346,7 @@ static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t
     for (int64_t r = 0; r < world->n_ranks; r++) {
         Rank *rank = &world->ranks[r];
         rank->call = rank->instr = 0;
+        rank->n_repeats = 0;
         rank->loss = 0;
         for (int64_t i = 0; i < world->graphs->n_layers; i++) {
             memset(rank->routing[i].loads, 0, (size_t)plan->model->n_experts * sizeof(int64_t));
