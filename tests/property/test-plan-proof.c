@@ -197,7 +197,7 @@ static void test_fault(void **state)
     gboolean passed = prove(plan, 2, &mutation, &error);
     assert_true(fault.done);
     assert_false(passed);
-    print_message("%s: %s\n", fault.name, error->message);
+    print_message("# %s: %s\n", fault.name, error->message);
     g_clear_error(&error);
 }
 
