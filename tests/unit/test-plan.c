@@ -1,0 +1,89 @@
+/* Plans: defaults, and every rule between fields with the message that names the way out. */
+#include "tests/property/random-plan.h"
+
+#include "sim/base/error.h"
+
+#define BASE "model.config=qwen3-30b-a3b cluster.preset=h200-sxm cluster.gpus_per_node=8 "
+#define DENSE "model.config=llama-3.1-8b cluster.preset=h200-sxm cluster.gpus_per_node=8 "
+
+typedef struct PlanCase {
+    const char *fields;
+    const char *path, *says;
+} PlanCase;
+
+static const PlanCase refused[] = {
+    {BASE "parallel.dp_replicate=3", "parallel", "dp_replicate 3 does not divide the 8 ranks"},
+    {BASE "parallel.dp_replicate=2 parallel.dp_shard=8", "parallel", "make 16 ranks, the cluster has 8; set dp_shard to -1"},
+    {BASE "parallel.dp_shard=0", "parallel.dp_shard", "0 is not a degree"},
+    {BASE "parallel.ep=3", "parallel", "the nearest legal ep is 2"},
+    {BASE "parallel.ep=8 model.overrides.n_routed_experts=12", "parallel", "experts; the nearest legal ep is 4"},
+    {DENSE "parallel.ep=2", "parallel", "has none, use 1"},
+    {BASE "workload.global_batch=20", "workload", "the nearest is 24"},
+    {BASE "workload.micro_batch=1 workload.global_batch=131072", "workload", "16384 micro-batches per rank; at most 8192"},
+    {BASE "workload.seq_len=1048576 workload.micro_batch=4096", "workload", "exceeds 2^31 tokens"},
+    {BASE "workload.seq_len=16384 loss.seq_chunk=1", "loss", "at most 8192 are simulated: raise them"},
+    {DENSE "workload.routing.kind=zipf", "workload", "has no experts; leave it out"},
+    {DENSE "workload.mode=lora workload.lora.targets=experts", "workload", "lora.targets names experts"},
+    {BASE "workload.lora.rank=8", "workload.lora", "set workload.mode to \"lora\""},
+    {BASE "workload.routing.exponent=1", "workload.routing.exponent", "no effect unless kind is \"zipf\""},
+    {BASE "workload.routing.kind=measured", "workload.routing.load_file", "missing"},
+    {BASE "workload.routing.kind=router", "workload.routing.kind", "not modelled yet; use balanced, zipf or measured"},
+    {BASE "memory.keep=matmul", "memory.keep", "no effect unless memory.recompute is \"selective\""},
+    {BASE "memory.recompute=selective memory.keep=matmull", "memory.keep", "did you mean \"matmul\"?"},
+    {BASE "parallel.tp=2", "parallel.tp", "2 is not modelled yet; leave it at 1"},
+    {BASE "parallel.cp=2", "parallel.cp", "leave it at 1"},
+    {BASE "parallel.pp=2", "parallel.pp", "leave it at 1"},
+    {BASE "parallel.sharding=zero1", "parallel.sharding", "leave it at \"fsdp\""},
+    {BASE "moe.capacity_factor=1.25", "moe.capacity_factor", "not modelled yet; leave it at 0"},
+    {BASE "moe.dispatch=deepep", "moe.dispatch", "leave it at \"all_to_all\""},
+    {BASE "memory.offload_fraction=0.5", "memory.offload_fraction", "not modelled yet"},
+    {BASE "optimizer.kind=muon", "optimizer.kind", "leave it at \"adamw\""},
+    {BASE "precision.gemm=fp8", "precision.gemm", "leave it at \"bf16\""},
+    {BASE "paralel.ep=2", "paralel", "parallel"},
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(refused); i++) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Plan) plan = plan_of_words(refused[i].fields, &error);
+        if (plan != NULL) {
+            print_error("accepted: %s\n", refused[i].fields);
+        }
+        assert_null(plan);
+        check_contains(error->message, refused[i].path);
+        check_error(&error, MOESIM_ERROR_INPUT, refused[i].says);
+    }
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Plan) plan = plan_of_words(BASE, &error);
+    check_no_error(error);
+    check_int(plan->dp_replicate * plan->ep * plan->etp * plan->tp * plan->cp * plan->pp, 1);
+    check_int(plan->dp_shard, 8);
+    check_int(plan->efsdp, 8);
+    check_int(plan->micro_batch, 1);
+    check_int(plan->global_batch, 8);
+    check_int(plan->n_micro_batches, 1);
+    check_int(plan->routing, PLAN_ROUTING_BALANCED);
+    check_int(plan->recompute, PLAN_RECOMPUTE_NONE);
+    check_int(plan->seq_chunk + plan->vocab_chunk, 0);
+    check_int(plan->optimizer, PLAN_ADAMW);
+    check_int(plan->parameters, DTYPE_FP32);
+    check_int(plan->reduce, DTYPE_FP32);
+    check_int(plan->compute, DTYPE_BF16);
+    check_int(plan->reshard_after_forward, TRUE);
+    for (int i = 0; i < N_OPS; i++) {
+        check_int(plan->eager[i], FALSE);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_defaults)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
