@@ -200,3 +200,11 @@ $ sh plan.sh ', "workload": {"seq_len": 67108864, "micro_batch": 16}, "loss": {"
 $ moesim no-target.json
 ! ~ moesim: no-target.json: workload.lora.targets: gpt-oss-120b has none of these parts*
 ? 2
+
+$ echo '{"model": {"config": null}}' > null.json; moesim null.json
+! ~ moesim: null.json:1:*: model.config: missing*
+? 2
+
+$ echo '{"model": {"config": "llama-3.1-8b", "overrides": {"tie_word_embeddings": true}}, "cluster": {"preset": "h200-sxm"}}' > tied.json; moesim tied.json
+! ~ moesim: tied.json:1:*: model: llama-3.1-8b ties the head to the embedding, which is not modelled yet*
+? 2

@@ -131,6 +131,17 @@ static void check_routing(Plan *plan, JsonObject *root)
     }
 }
 
+/* The lowering shards, reduces and steps the head's matrix as its own. */
+static void check_ties(Plan *plan, JsonObject *root)
+{
+    if (plan->model->tied_embeddings) {
+        json_object_fail(root, "model",
+                         "%s ties the head to the embedding, which is not modelled yet; set model.overrides.tie_word_embeddings to "
+                         "false to count both",
+                         plan->model->name);
+    }
+}
+
 static void check_lora(Plan *plan, JsonObject *root)
 {
     if (plan->mode == PLAN_LORA && plan->lora_experts && plan->model->n_experts == 0) {
@@ -151,6 +162,7 @@ void plan_check(Plan *plan, JsonObject *root)
         check_batch(plan, root);
         check_loss(plan, root);
         check_routing(plan, root);
+        check_ties(plan, root);
         check_lora(plan, root);
     }
 }

@@ -59,6 +59,8 @@ static void read_model(Plan *plan, JsonObject *root, const char *base_dir)
         g_autofree char *path = config != NULL && is_path(config) ? plan_path(base_dir, config) : g_strdup(config);
         if (path != NULL) {
             plan->model = model_load(path, overrides, &error);
+        } else if (json_object_ok(object)) {
+            json_object_fail(object, "config", "missing; give a preset (moesim model lists them) or the path of a config.json");
         }
         json_object_end(object);
     } else if (json_is_object(value)) {
