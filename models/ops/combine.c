@@ -103,25 +103,6 @@ static void combine_forward_cost(const OpView *view, OpCost *ret_cost)
     gather->n = op_in(view, 0)->width;
 }
 
-static void combine_backward_cost(const OpView *view, OpCost *ret_cost)
-{
-    int64_t bytes = combine_row_bytes(view);
-    gboolean eager = view->op->eager;
-    *ret_cost = (OpCost){0};
-    if (!op_needs_input_grad(view, 0)) {
-        return;
-    }
-    ret_cost->workspace_bytes = bytes; /* the gradients as they arrived */
-    if (eager) {
-        op_cost_stream(ret_cost, WORK_COPY, 0, 0, bytes); /* zeros, then index_add */
-    }
-    double adds = eager ? (double)(op_rows(view, ROWS_RECEIVED) * op_in(view, 0)->width) : 0;
-    Work *move = op_cost_stream(ret_cost, eager ? WORK_SCATTER_ADD : WORK_GATHER, adds,
-                                (eager ? 2 : 1) * bytes + combine_idx_bytes(view), bytes);
-    move->m = op_rows(view, ROWS_RECEIVED);
-    move->n = op_in(view, 0)->width;
-}
-
 static gboolean combine_sample(int idx, Graph *graph, RowCounts *rows)
 {
     static const MoeSample samples[] = {{5, 3, 6, 2, 0}, {1, 4, 4, 2, 0}, {7, 2, 8, 1, 0}};
@@ -148,7 +129,7 @@ const OpClass op_combine = {
     .no_grad_inputs = 1u << 1,
     .saved = combine_saved,
     .forward_cost = combine_forward_cost,
-    .backward_cost = combine_backward_cost,
+    .backward_cost = dispatch_backward_cost,
     .forward = REAL_KERNELS(combine_forward),
     .backward = REAL_KERNELS(combine_backward),
     .sample = combine_sample,

@@ -143,23 +143,24 @@ static void dispatch_forward_cost(const OpView *view, OpCost *ret_cost)
     ret_cost->workspace_bytes = bytes; /* the rows as they arrived */
 }
 
-static void dispatch_backward_cost(const OpView *view, OpCost *ret_cost)
+void dispatch_backward_cost(const OpView *view, OpCost *ret_cost)
 {
-    DispatchSize s = dispatch_size(view);
-    int64_t bytes = s.rows * s.width * s.b;
+    int64_t rows = op_rows(view, ROWS_RECEIVED);
+    int64_t width = op_in(view, 0)->width;
+    int64_t bytes = rows * dtype_bytes(op_in(view, 0)->dtype, width);
+    gboolean eager = view->op->eager;
     *ret_cost = (OpCost){0};
     if (!op_needs_input_grad(view, 0)) {
         return;
     }
-    ret_cost->workspace_bytes = bytes;
-    if (view->op->eager) {
+    ret_cost->workspace_bytes = bytes; /* the gradients about to be sent, or as they arrived */
+    if (eager) {
         op_cost_stream(ret_cost, WORK_COPY, 0, 0, bytes); /* zeros, then index_add */
     }
-    double adds = view->op->eager ? (double)(s.rows * s.width) : 0;
-    Work *move = op_cost_stream(ret_cost, view->op->eager ? WORK_SCATTER_ADD : WORK_GATHER, adds,
-                                (view->op->eager ? 2 : 1) * bytes + s.rows * s.idx, bytes);
-    move->m = s.rows;
-    move->n = s.width;
+    Work *move = op_cost_stream(ret_cost, eager ? WORK_SCATTER_ADD : WORK_GATHER, eager ? (double)(rows * width) : 0,
+                                (eager ? 2 : 1) * bytes + dtype_bytes(DTYPE_INT64, rows), bytes);
+    move->m = rows;
+    move->n = width;
 }
 
 /* One rank stands for all: what it sends is what it receives, its counts by expert are those by (source, expert). */

@@ -26,3 +26,9 @@ typedef struct DispatchTensors {
 
 /* Adds a dispatch of x [SLOTS, l] with a router's `counts`. Without expert parallelism (graph->ep_size 1): x itself. */
 DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, int64_t experts);
+
+/*
+ * Cost of moving gradients between expert order and arrival order, for the backward of dispatch and of combine alike:
+ * both read and write every received row once. Eager code adds into zeros (index_add), fused code gathers.
+ */
+void dispatch_backward_cost(const OpView *view, OpCost *ret_cost);
