@@ -1,0 +1,22 @@
+/*
+ * Session: many evaluations, one after the other, that may share what they have in common.
+ *
+ * A session belongs to one thread. What it remembers (models, clusters, lowered pieces, partial results) changes how long an
+ * evaluation takes and never what it yields: the result of a plan is that of run_plan, whatever was evaluated before.
+ */
+#pragma once
+
+#include "workloads/plan/plan.h"
+#include "workloads/run/result.h"
+
+typedef struct Session Session;
+
+Session *session_new(void);
+void session_free(Session *session);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Session, session_free)
+
+/* plan_from_json, with what earlier plans of this session loaded already; the plan may outlive the session. */
+Plan *session_plan(Session *session, json_t *value, const char *name, const char *base_dir, GError **error);
+
+/* run_plan without options. */
+Result *session_run(Session *session, const Plan *plan, GError **error);
