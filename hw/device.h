@@ -64,7 +64,8 @@ typedef struct Device {
     SimTime graph_op_ns;             /* device time between kernels of a captured graph */
     SimTime selective_op_ns;         /* extra host time per operator under selective checkpointing */
     SimTime selective_collective_ns; /* the same per all-to-all of rows */
-    SimTime checkpoint_ns;           /* extra host time per checkpointed region */
+    SimTime checkpoint_ns;           /* extra host time per checkpointed region, each time that it runs … */
+    SimTime checkpoint_tensor_ns;    /* … and per tensor that its operators hand to be kept */
     SimTime fsdp_group_ns;           /* host time of one FSDP unshard, wait, reshard or reduce call */
     SimTime host_sync_ns;            /* host time of one synchronisation after the device is done */
     SimTime optimizer_launch_ns;     /* host time per optimizer launch */

@@ -78,7 +78,9 @@ void head_forward_chunk(StepState *state, int64_t chunk)
         segment = lowering_start_segment(lowering, &key, "loss chunk", lowering->graphs->head);
         LayerPass pass = lowering_pass(lowering, lowering->graphs->head, &rows);
         pass.first_op = lowering->cut;
+        emit_host(&lowering->emitter, 2 * lowering->emitter.device->eager_op_ns); /* slices of rows and labels: views */
         layer_forward(&pass, SAVE_NONE);
+        emit_bytes(&lowering->emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 8, 4, 1, LABEL_LOSS_CHUNK); /* joins the sum of losses */
     }
     add_chunk_call(state, segment, chunk);
 }

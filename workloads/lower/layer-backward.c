@@ -25,7 +25,7 @@ static void recompute(Walk *walk)
     pass->emitter->phase = PHASE_RECOMPUTE;
     pass->emitter->is_backward = FALSE;
     pass->emitter->is_selective = walk->mode == SAVE_SELECTED;
-    emit_host(pass->emitter, pass->emitter->device->checkpoint_ns);
+    walk_emit_checkpoint(walk);
     walk->in_recompute = TRUE;
     walk->stop_op = end - 1;
     walk_forward(walk, end);

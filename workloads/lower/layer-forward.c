@@ -111,7 +111,7 @@ void layer_forward(const LayerPass *pass, SaveMode mode)
     pass->emitter->is_backward = FALSE;
     pass->emitter->is_selective = mode == SAVE_SELECTED;
     if (mode == SAVE_NONE || mode == SAVE_SELECTED) {
-        emit_host(pass->emitter, pass->emitter->device->checkpoint_ns);
+        walk_emit_checkpoint(&walk);
     }
     walk_forward(&walk, walk.end_op);
     if (walk.source_dies_early) {

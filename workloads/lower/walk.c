@@ -178,6 +178,19 @@ void walk_clear(Walk *walk)
     g_array_unref(walk->held);
 }
 
+void walk_emit_checkpoint(const Walk *walk)
+{
+    const Device *device = walk->pass->emitter->device;
+    int n_kept = 0;
+    for (int o = walk->first_op; o < walk->end_op; o++) {
+        const OpSaved *saved = &walk->saved[o];
+        if (walk->saves[o]) {
+            n_kept += __builtin_popcount(saved->inputs) + __builtin_popcount(saved->outputs) + saved->n_aux + graph_op(walk->graph, o)->n_params;
+        }
+    }
+    emit_host(walk->pass->emitter, device->checkpoint_ns + n_kept * device->checkpoint_tensor_ns);
+}
+
 gboolean walk_keeps_op(const Walk *walk, int op)
 {
     return op >= 0 && walk->pass->keep[op_class(graph_op(walk->graph, op)->kind)->keep];

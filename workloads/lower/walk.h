@@ -56,6 +56,9 @@ OpView walk_view(const Walk *walk, int op);
 void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode);
 void walk_clear(Walk *walk);
 
+/* Host time of running the pass under a checkpoint: each tensor that autograd keeps goes through a hook of it. */
+void walk_emit_checkpoint(const Walk *walk);
+
 /* Whether an operator's results stay under SAVE_SELECTED. */
 gboolean walk_keeps_op(const Walk *walk, int op);
 
