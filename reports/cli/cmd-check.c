@@ -8,15 +8,18 @@
 
 #include "models/check-suite.h"
 #include "reports/cli/command.h"
+#include "reports/cli/proof.h"
 #include "reports/out/table.h"
 #include "reports/out/text.h"
 #include "sim/base/error.h"
 #include "sim/base/json-read.h" /* g_autoptr(json_t) */
-#include "workloads/run/plan-proof.h"
-#include "workloads/run/shrink.h"
+
+/* No such number was typed. */
+#define NOT_GIVEN G_MININT64
 
 typedef struct Options {
     char *golden, *filter;
+    gint64 plans, seed;
     gboolean json, tolerance_report;
 } Options;
 
@@ -170,41 +173,32 @@ static gboolean run_all(CheckRun *run, GError **error)
     return tap || print_tolerances(run, error);
 }
 
-/* A plan's own program, reduced, on virtual ranks. */
-static gboolean run_plan_proof(const char *path, const Options *options, GError **error)
+/* Proofs of plans take no option of the reference numerics. */
+static gboolean run_proofs(const CommandCall *call, GError **error)
 {
-    if (options->golden != NULL || options->filter != NULL || options->json || options->tolerance_report) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "options of the reference numerics have no effect on a plan");
+    const Options *options = call->options;
+    gboolean drawn = options->plans != NOT_GIVEN;
+    if (options->golden != NULL || options->filter != NULL || options->tolerance_report) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "options of the reference numerics have no effect on plans");
         return FALSE;
     }
-    g_autoptr(Plan) plan = plan_load(path, error);
-    if (plan == NULL) {
+    if (drawn && call->n_words > 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--plans draws plans, so %s has no effect", call->words[0]);
         return FALSE;
     }
-    g_autofree char *reduced = shrink_plan(plan);
-    PlanProof proof;
-    enum { N_STEPS = 3 };
-    gboolean ok = plan_proof_run(plan, N_STEPS, 1, NULL, &proof, error) &&
-                  command_print(error,
-                                "%s: the program computes what one rank computes\n"
-                                "  reduced   %s\n"
-                                "  ran       %" G_GINT64_FORMAT " virtual ranks, %" G_GINT64_FORMAT " steps in float64, %" G_GINT64_FORMAT
-                                " instructions a step and rank\n"
-                                "  values    loss within %.1g, gradients %.1g, parameters after each step %.1g (bound 1e-9); expert loads equal\n"
-                                "  memory    every value as large as its buffer, peak of every rank equal to the ledger's, at most %" G_GINT64_FORMAT
-                                " bytes\n"
-                                "  streams   no access without an order, no use after free, no leak\n",
-                                plan->name, reduced, proof.n_ranks, proof.n_steps, proof.n_instrs, proof.worst_loss, proof.worst_grad,
-                                proof.worst_param, proof.peak_bytes);
-    plan_proof_clear(&proof);
-    return ok;
+    if (!drawn && options->seed != NOT_GIVEN) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--seed has no effect without --plans");
+        return FALSE;
+    }
+    return drawn ? proof_drawn(options->plans, options->seed != NOT_GIVEN ? options->seed : 1, options->json, error)
+                 : proof_plan(call->words[0], options->json, error);
 }
 
 static gboolean run(const CommandCall *call, GError **error)
 {
     const Options *options = call->options;
-    if (call->n_words == 1) {
-        return run_plan_proof(call->words[0], options, error);
+    if (call->n_words == 1 || options->plans != NOT_GIVEN || options->seed != NOT_GIVEN) {
+        return run_proofs(call, error);
     }
     if (options->json && options->tolerance_report) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--json and --tolerance-report exclude each other");
@@ -239,17 +233,26 @@ static const CommandOption options[] = {
     {"golden", 0, G_OPTION_ARG_FILENAME, G_STRUCT_OFFSET(Options, golden),
      "Also run the cases in DIR/ops and the training runs in DIR/train", "DIR"},
     {"filter", 0, G_OPTION_ARG_STRING, G_STRUCT_OFFSET(Options, filter), "Only checks with TEXT in their name", "TEXT"},
-    {"json", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, json), "Print one JSON object instead of TAP", NULL},
+    {"json", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, json), "Print one JSON object", NULL},
     {"tolerance-report", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, tolerance_report),
      "Print how near each group of checks came to its bounds", NULL},
+    {"plans", 0, G_OPTION_ARG_INT64, G_STRUCT_OFFSET(Options, plans), "Prove N drawn plans instead", "N"},
+    {"seed", 0, G_OPTION_ARG_INT64, G_STRUCT_OFFSET(Options, seed), "Seed of the first of them (default 1)", "S"},
     {NULL},
 };
+
+static void init(void *at)
+{
+    Options *all = at;
+    all->plans = all->seed = NOT_GIVEN;
+}
 
 const CommandClass command_check = {
     .usage = "[PLAN.json]",
     .description = "With a plan: reduces it, runs its program in values on up to 64 virtual ranks, and compares losses,\n"
                    "gradients, parameters and expert loads with one rank that shards, cuts and recomputes nothing, and the\n"
-                   "memory held with the memory predicted.\n"
+                   "memory held with the memory predicted. With --plans: the same for random plans; one that fails is made small\n"
+                   "and printed.\n"
                    "Without one: runs the reference kernels of every operator: gradients against finite differences, counted FLOPs\n"
                    "and bytes against the cost formulas, float32 against float64, fused against unfused forms, and\n"
                    "all against numbers of an independent implementation. Output is TAP.",
@@ -257,5 +260,6 @@ const CommandClass command_check = {
     .words = COMMAND_WORDS_FILES,
     .options = options,
     .options_size = sizeof(Options),
+    .init = init,
     .run = run,
 };

@@ -18,6 +18,7 @@ typedef enum RngStream {
     RNG_EXPERTS,   /* which expert has which popularity */
     RNG_PLACEMENT, /* experts on ranks */
     RNG_TOKENS,    /* token ids and document lengths */
+    RNG_PLANS,     /* fields of drawn plans */
 } RngStream;
 
 /* 64 random bits. */

@@ -2,11 +2,50 @@
 
 $ printf '{"model": "qwen3-30b-a3b", "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 4}, "parallel": {"dp_shard": 4, "ep": 2}, "workload": {"seq_len": 64, "global_batch": 8}}' > plan.json; moesim check plan.json
 ~ plan.json: the program computes what one rank computes
-~   reduced   layers 48 -> 3, ranks 4 -> 4 (dp_replicate 1, dp_shard 4, ep 2 -> 2)*
+~   reduced   layers 48 to 3, experts 128 to 8*
 ~   ran       4 virtual ranks, 3 steps in float64, * instructions a step and rank
 ...
 ? 0
 
 $ moesim check plan.json --json
-! ~ moesim: *have no effect on a plan*
+{
+  "schema": "moesim.proof/1",
+  "plan": "plan.json",
+  "passed": true,
+  "fault": null,
+...
+? 0
+
+$ moesim check plan.json --tolerance-report
+! ~ moesim: *have no effect on plans*
+? 2
+
+$ moesim check --plans 3 --seed 7
+3 drawn plans (seeds 7 to 9): every program computes what one rank computes
+...
+? 0
+
+$ moesim check --plans 1 --json
+{
+  "schema": "moesim.drawn/1",
+  "seed": 1,
+  "plans": 1,
+  "proven": 1,
+...
+? 0
+
+$ moesim check --plans 0
+! ~ moesim: *--plans: 0 is out of range; 1 to 1000000 is possible*
+? 2
+
+$ moesim check --plans 2 --seed -1
+! ~ moesim: *--seed: -1 is out of range; 0 to 2^31 - 1 is possible*
+? 2
+
+$ moesim check --plans 2 plan.json
+! ~ moesim: *--plans draws plans, so plan.json has no effect*
+? 2
+
+$ moesim check --seed 2
+! ~ moesim: *--seed has no effect without --plans*
 ? 2

@@ -198,7 +198,7 @@ $ sh plan.sh ', "workload": {"seq_len": 67108864, "micro_batch": 16}, "loss": {"
 {"model": "gpt-oss-120b", "cluster": {"preset": "h200-sxm"}, "workload": {"mode": "lora", "lora": {"targets": ["shared"]}}}
 =
 $ moesim no-target.json
-! ~ moesim: no-target.json: workload.lora.targets: gpt-oss-120b has none of these parts*
+! ~ moesim: no-target.json:1:*: workload: lora.targets: gpt-oss-120b has none of these parts*
 ? 2
 
 $ echo '{"model": {"config": null}}' > null.json; moesim null.json

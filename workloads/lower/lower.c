@@ -40,6 +40,7 @@ static void gather_root(StepState *state)
     fsdp_wait(emitter, lowering->root.group, ARG_GROUP, ARG_GROUP_TOKEN, FALSE, -1);
     lowering_call_group(lowering_add_call(lowering, segment, -1, state->micro_batch), ARG_GROUP, &lowering->root);
     state->last_flat = fsdp_has_flat(lowering->root.group) ? &lowering->root : NULL;
+    state->ahead = NULL; /* what the last backward pass gathered ahead it has used */
 }
 
 static void forward_embedding(StepState *state)

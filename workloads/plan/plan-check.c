@@ -142,10 +142,26 @@ static void check_ties(Plan *plan, JsonObject *root)
     }
 }
 
+/* Whether any layer has parts that "shared" names: shared experts, and the projections of latent experts. */
+static gboolean has_shared_parts(const Model *model)
+{
+    for (int64_t i = 0; i < model->n_layers; i++) {
+        if (model->layers[i].ffn == FFN_MOE && (model->shared_width > 0 || model->latent_width > 0)) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
 static void check_lora(Plan *plan, JsonObject *root)
 {
-    if (plan->mode == PLAN_LORA && plan->lora_experts && plan->model->n_experts == 0) {
+    if (plan->mode != PLAN_LORA) {
+        return;
+    }
+    if (plan->lora_experts && plan->model->n_experts == 0) {
         json_object_fail(root, "workload", "lora.targets names experts, but %s has none", plan->model->name);
+    } else if (!plan->lora_attention && !plan->lora_experts && !has_shared_parts(plan->model)) {
+        json_object_fail(root, "workload", "lora.targets: %s has none of these parts, so nothing would train", plan->model->name);
     }
 }
 

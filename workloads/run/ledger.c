@@ -13,19 +13,20 @@ typedef struct Alive {
     int64_t rounded_bytes;
 } Alive;
 
-typedef struct Walk {
+struct LedgerWalk {
     const Program *program;
-    Ledger *ledger;
+    Ledger ledger;
     AllocModel *alloc;
-    Alive *alive;
+    Alive *alive; /* by buffer */
     int64_t current[N_MEM_TAGS];
     int64_t total, rounded;
+    guint call_idx, instr_idx;
     const Call *call;
     const Segment *segment;
     gint32 op;
-} Walk;
+};
 
-static gboolean walk_fail(const Walk *walk, const Instr *instr, const char *what, GError **error)
+static gboolean walk_fail(const LedgerWalk *walk, const Instr *instr, const char *what, GError **error)
 {
     gboolean in_frame = instr->place.arg == ARG_FRAME && walk->segment->graph != NULL;
     g_autofree char *name = in_frame ? layer_buffer_name(walk->segment->graph, instr->place.idx)
@@ -36,15 +37,15 @@ static gboolean walk_fail(const Walk *walk, const Instr *instr, const char *what
     return FALSE;
 }
 
-static void walk_add(Walk *walk, int tag, int64_t bytes)
+static void walk_add(LedgerWalk *walk, int tag, int64_t bytes)
 {
     walk->current[tag] += bytes;
     walk->total += bytes;
 }
 
-static void note_peak(Walk *walk, const Instr *instr)
+static void note_peak(LedgerWalk *walk, const Instr *instr)
 {
-    Ledger *ledger = walk->ledger;
+    Ledger *ledger = &walk->ledger;
     if (walk->total <= ledger->peak_bytes) {
         return;
     }
@@ -52,11 +53,12 @@ static void note_peak(Walk *walk, const Instr *instr)
     memcpy(ledger->at_peak, walk->current, sizeof ledger->at_peak);
     ledger->peak_phase = instr->phase;
     ledger->peak_layer = walk->call->layer;
-    ledger->peak_op = walk->op;
     ledger->peak_segment = walk->segment;
+    ledger->peak_call = (gint32)walk->call_idx;
+    ledger->peak_instr = (gint32)walk->instr_idx;
 }
 
-static gboolean walk_alloc(Walk *walk, const Instr *instr, GError **error)
+static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
 {
     Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
     if (alive->block != ALLOC_NOTHING) {
@@ -66,13 +68,13 @@ static gboolean walk_alloc(Walk *walk, const Instr *instr, GError **error)
     alive->tag = instr->tag;
     alive->rounded_bytes = alloc_model_round(MAX(instr->bytes, 1));
     walk->rounded += alive->rounded_bytes;
-    walk->ledger->rounded_peak_bytes = MAX(walk->ledger->rounded_peak_bytes, walk->rounded);
+    walk->ledger.rounded_peak_bytes = MAX(walk->ledger.rounded_peak_bytes, walk->rounded);
     walk_add(walk, alive->tag, alloc_model_block_bytes(walk->alloc, alive->block));
     note_peak(walk, instr);
     return TRUE;
 }
 
-static gboolean walk_free(Walk *walk, const Instr *instr, GError **error)
+static gboolean walk_free(LedgerWalk *walk, const Instr *instr, GError **error)
 {
     Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
     if (alive->block == ALLOC_NOTHING) {
@@ -85,7 +87,7 @@ static gboolean walk_free(Walk *walk, const Instr *instr, GError **error)
     return TRUE;
 }
 
-static gboolean walk_move(Walk *walk, const Instr *instr, GError **error)
+static gboolean walk_move(LedgerWalk *walk, const Instr *instr, GError **error)
 {
     Alive *from = &walk->alive[program_resolve(walk->call, instr->place)];
     Alive *to = &walk->alive[program_resolve(walk->call, instr->to)];
@@ -97,7 +99,7 @@ static gboolean walk_move(Walk *walk, const Instr *instr, GError **error)
     return TRUE;
 }
 
-static gboolean walk_instr(Walk *walk, const Instr *instr, GError **error)
+static gboolean walk_instr(LedgerWalk *walk, const Instr *instr, GError **error)
 {
     switch ((InstrKind)instr->kind) {
     case INSTR_ALLOC:
@@ -111,8 +113,8 @@ static gboolean walk_instr(Walk *walk, const Instr *instr, GError **error)
         return TRUE;
     case INSTR_MARK:
         if (instr->phase == PHASE_FORWARD) {
-            walk->ledger->after_forward_bytes = walk->total;
-            walk->ledger->rounded_after_forward_bytes = walk->rounded;
+            walk->ledger.after_forward_bytes = walk->total;
+            walk->ledger.rounded_after_forward_bytes = walk->rounded;
         }
         return TRUE;
     case INSTR_COLLECTIVE:
@@ -126,15 +128,24 @@ static gboolean walk_instr(Walk *walk, const Instr *instr, GError **error)
     }
 }
 
-static gboolean walk_calls(Walk *walk, GError **error)
+gboolean ledger_walk_instr(LedgerWalk *walk, guint call, guint instr, GError **error)
+{
+    walk->call_idx = call;
+    walk->instr_idx = instr;
+    walk->call = &g_array_index(walk->program->calls, Call, call);
+    walk->segment = program_segment(walk->program, walk->call->segment);
+    walk->op = instr == 0 ? -1 : walk->op;
+    return walk_instr(walk, &g_array_index(walk->segment->instrs, Instr, instr), error);
+}
+
+static gboolean walk_calls(LedgerWalk *walk, GError **error)
 {
     int64_t n_times = MIN(walk->program->repeat.times, 2), n_done = 0; /* a second time shows that the first left nothing */
     for (guint c = 0; c < walk->program->calls->len; c = program_next_call(walk->program, c, n_times, &n_done)) {
-        walk->call = &g_array_index(walk->program->calls, Call, c);
-        walk->segment = program_segment(walk->program, walk->call->segment);
-        walk->op = -1;
-        for (guint i = 0; i < walk->segment->instrs->len; i++) {
-            if (!walk_instr(walk, &g_array_index(walk->segment->instrs, Instr, i), error)) {
+        const Call *call = &g_array_index(walk->program->calls, Call, c);
+        guint n = program_segment(walk->program, call->segment)->instrs->len;
+        for (guint i = 0; i < n; i++) {
+            if (!ledger_walk_instr(walk, c, i, error)) {
                 return FALSE;
             }
         }
@@ -143,7 +154,7 @@ static gboolean walk_calls(Walk *walk, GError **error)
 }
 
 /* The call and the instruction that allocated a buffer that is still alive at the end. */
-static gboolean fail_leak(Walk *walk, gint32 buffer, GError **error)
+static gboolean fail_leak(LedgerWalk *walk, gint32 buffer, GError **error)
 {
     Instr leak = {.place = {0, buffer}};
     for (guint c = 0; c < walk->program->calls->len; c++) {
@@ -163,7 +174,7 @@ static gboolean fail_leak(Walk *walk, gint32 buffer, GError **error)
 }
 
 /* After the step nothing but the static memory may be alive. */
-static gboolean check_all_freed(Walk *walk, GError **error)
+static gboolean check_all_freed(LedgerWalk *walk, GError **error)
 {
     for (gint32 b = 0; b < walk->program->n_buffers; b++) {
         if (walk->alive[b].block != ALLOC_NOTHING) {
@@ -173,28 +184,82 @@ static gboolean check_all_freed(Walk *walk, GError **error)
     return TRUE;
 }
 
-gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
+LedgerWalk *ledger_walk_new(const Program *program)
 {
-    g_autoptr(AllocModel) alloc = alloc_model_new(N_STREAMS, 0);
-    g_autofree Alive *alive = g_new0(Alive, program->n_buffers);
-    Walk walk = {.program = program, .ledger = ret_ledger, .alloc = alloc, .alive = alive, .op = -1};
+    LedgerWalk *walk = g_new0(LedgerWalk, 1);
     int64_t static_bytes = 0;
-    *ret_ledger = (Ledger){.peak_layer = -1, .peak_op = -1};
+    walk->program = program;
+    walk->alloc = alloc_model_new(N_STREAMS, 0);
+    walk->alive = g_new0(Alive, program->n_buffers);
+    walk->op = -1;
+    walk->ledger = (Ledger){.peak_layer = -1, .peak_op = -1, .peak_call = -1, .peak_instr = -1};
     for (int i = 0; i < N_MEM_TAGS; i++) {
-        walk.current[i] = program->static_bytes[i];
+        walk->current[i] = program->static_bytes[i];
         static_bytes += program->static_bytes[i];
     }
-    walk.total = walk.rounded = static_bytes;
-    ret_ledger->peak_bytes = ret_ledger->rounded_peak_bytes = static_bytes;
-    memcpy(ret_ledger->at_peak, walk.current, sizeof walk.current);
-    alloc_model_take(alloc, STREAM_COMPUTE, static_bytes);
-    if (!walk_calls(&walk, error) || !check_all_freed(&walk, error)) {
+    walk->total = walk->rounded = static_bytes;
+    walk->ledger.peak_bytes = walk->ledger.rounded_peak_bytes = static_bytes;
+    memcpy(walk->ledger.at_peak, walk->current, sizeof walk->current);
+    alloc_model_take(walk->alloc, STREAM_COMPUTE, static_bytes);
+    return walk;
+}
+
+void ledger_walk_free(LedgerWalk *walk)
+{
+    if (walk != NULL) {
+        alloc_model_free(walk->alloc);
+        g_free(walk->alive);
+        g_free(walk);
+    }
+}
+
+const int64_t *ledger_walk_held(const LedgerWalk *walk)
+{
+    return walk->current;
+}
+
+/* The operator that runs next after an instruction of a segment, or -1. */
+static gint32 next_op(const Segment *segment, gint32 instr)
+{
+    for (guint i = (guint)instr + 1; segment != NULL && i < segment->instrs->len; i++) {
+        const Instr *next = &g_array_index(segment->instrs, Instr, i);
+        if (next->kind == INSTR_VALUE && (next->action == VALUE_FORWARD || next->action == VALUE_BACKWARD)) {
+            return next->op;
+        }
+    }
+    return -1;
+}
+
+gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
+{
+    g_autoptr(LedgerWalk) walk = ledger_walk_new(program);
+    if (!walk_calls(walk, error) || !check_all_freed(walk, error)) {
         return FALSE;
     }
+    *ret_ledger = walk->ledger;
+    ret_ledger->peak_op = next_op(ret_ledger->peak_segment, ret_ledger->peak_instr);
     /* past the capacity the allocator gives cached memory back and tries again; what is alive it must hold */
-    ret_ledger->reserved_bytes = alloc_model_stats(alloc)->reserved_bytes_max;
+    ret_ledger->reserved_bytes = alloc_model_stats(walk->alloc)->reserved_bytes_max;
     if (capacity_bytes > 0 && ret_ledger->reserved_bytes > capacity_bytes) {
         ret_ledger->reserved_bytes = MAX(capacity_bytes, ret_ledger->peak_bytes);
     }
     return TRUE;
+}
+
+char *ledger_peak_place(const Ledger *ledger)
+{
+    GString *text = g_string_new(program_phase_name(ledger->peak_phase));
+    if (ledger->peak_segment == NULL) {
+        g_string_assign(text, "between steps");
+        return g_string_free(text, FALSE);
+    }
+    if (ledger->peak_layer >= 0) {
+        g_string_append_printf(text, " of layer %d", ledger->peak_layer);
+    } else {
+        g_string_append_printf(text, " (%s)", ledger->peak_segment->name);
+    }
+    if (ledger->peak_op >= 0 && ledger->peak_segment->graph != NULL) {
+        g_string_append_printf(text, ", %s", graph_op(ledger->peak_segment->graph, ledger->peak_op)->name);
+    }
+    return g_string_free(text, FALSE);
 }

@@ -14,12 +14,31 @@ typedef struct Ledger {
     int64_t at_peak[N_MEM_TAGS];
     Phase peak_phase;
     gint32 peak_layer; /* -1 = outside the layers */
-    gint32 peak_op;    /* operator of peak_segment's graph about to run, or -1 */
+    gint32 peak_op;    /* operator of peak_segment's graph that runs next, or -1 */
     const Segment *peak_segment;
+    gint32 peak_call, peak_instr; /* in the list of calls, in the segment; -1 = before the first */
 } Ledger;
+
+/*
+ * A walk under way, for whoever goes through the program himself: ledger_walk_instr() takes the next instruction in host
+ * order. Borrows the program.
+ */
+typedef struct LedgerWalk LedgerWalk;
+LedgerWalk *ledger_walk_new(const Program *program);
+void ledger_walk_free(LedgerWalk *walk);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(LedgerWalk, ledger_walk_free)
+
+/* The instr-th instruction of a call. FALSE with the place when it uses a buffer wrongly. */
+gboolean ledger_walk_instr(LedgerWalk *walk, guint call, guint instr, GError **error);
+
+/* Bytes alive by tag, blocks of the allocator (borrowed). */
+const int64_t *ledger_walk_held(const LedgerWalk *walk);
 
 /*
  * Fills a ledger. capacity_bytes bounds what the allocator may reserve before it gives cached memory back (0 = no bound).
  * FALSE with the place when the program uses a buffer wrongly: freed twice, allocated twice, never freed.
  */
 gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error);
+
+/* "backward of layer 7, mlp.down_proj"; caller frees. */
+char *ledger_peak_place(const Ledger *ledger);

@@ -30,6 +30,7 @@ typedef struct Proof {
 void plan_proof_clear(PlanProof *proof)
 {
     g_clear_pointer(&proof->worst_at, g_free);
+    g_clear_pointer(&proof->peak_at, g_free);
 }
 
 static const Graph *graph_at(const Proof *proof, int64_t layer)
@@ -122,6 +123,7 @@ static gboolean compare_param(Proof *proof, const VirtualRanks *world, int64_t r
         if (found == NULL && (part == VIRTUAL_VALUE || !fsdp_has_grad(param))) {
             continue;
         }
+        proof->result->n_params++;
         double off = found != NULL ? difference(found, wanted, part == VIRTUAL_GRAD ? floor : 0) : HUGE_VAL;
         if (off > *worst) {
             *worst = off;
@@ -239,7 +241,7 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
     proof.options.optim = (OptimSettings){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-4, .weight_decay = 0.1};
     TrainerSettings settings = trainer_settings(&proof.options.optim);
     g_autoptr(Trainer) reference = trainer_new(plan->model, &options, &settings, TENSOR_F64);
-    *ret_proof = (PlanProof){.n_ranks = plan->dp_replicate * plan->dp_shard, .n_steps = n_steps};
+    *ret_proof = (PlanProof){.n_ranks = plan->dp_replicate * plan->dp_shard, .n_steps = n_steps, .bound = tolerance};
     proof.reference = reference;
     proof.source = (VirtualSource){source_param, &proof};
     proof.n_tokens = plan->global_batch * plan->seq_len;

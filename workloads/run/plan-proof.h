@@ -7,10 +7,15 @@
 #include "workloads/plan/plan.h"
 
 typedef struct PlanProof {
-    int64_t n_ranks, n_steps, n_params, n_instrs;
+    int64_t n_ranks, n_steps;
+    int64_t n_instrs;                           /* a step and rank */
+    int64_t n_params;                           /* gradients and parameters compared, over all steps and replicas */
+    double bound;                               /* of the relative differences */
     double worst_loss, worst_grad, worst_param; /* relative differences */
     char *worst_at;                             /* where the worst gradient or parameter was */
+    int64_t n_ledger;                           /* instructions of all ranks after which held memory was the ledger's */
     int64_t peak_bytes;                         /* of the fullest rank, equal to the ledger's */
+    char *peak_at;                              /* "backward of layer 2, mlp.down_proj", or NULL */
 } PlanProof;
 
 void plan_proof_clear(PlanProof *proof);
@@ -24,7 +29,7 @@ typedef struct PlanMutation {
 /*
  * Runs n_steps steps of an already reduced plan and compares loss, every gradient, every parameter and expert loads with
  * the reference (1e-9 of the largest value of each tensor); then one more run of one step in which every buffer must be as
- * large as its value, and whose peaks must be the ledger's. FALSE with what differs first. mutation may be NULL.
+ * large as its value, and memory and its peak those of the ledger after every instruction. FALSE with what differs first. mutation may be NULL.
  */
 gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const PlanMutation *mutation, PlanProof *ret_proof,
                         GError **error);

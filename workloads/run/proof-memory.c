@@ -76,25 +76,42 @@ static gboolean lower_ranks(const Plan *plan, const ModelGraph *graphs, const Vi
     return TRUE;
 }
 
+/* The peak: how much, of what, at which instruction and operator. */
+static gboolean compare_peak(const VirtualPeak *peak, const Ledger *ledger, int64_t rank, GError **error)
+{
+    if (ledger->peak_bytes != peak->bytes || memcmp(ledger->at_peak, peak->by_tag, sizeof peak->by_tag) != 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                    "rank %" G_GINT64_FORMAT " holds at most %" G_GINT64_FORMAT " bytes, the ledger says %" G_GINT64_FORMAT, rank,
+                    peak->bytes, ledger->peak_bytes);
+        return FALSE;
+    }
+    if (ledger->peak_call != peak->call || ledger->peak_instr != peak->instr || ledger->peak_op != peak->op) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                    "rank %" G_GINT64_FORMAT " has its peak in call %d, instruction %d, after operator %d; the ledger in %d, %d, %d", rank,
+                    peak->call, peak->instr, peak->op, ledger->peak_call, ledger->peak_instr, ledger->peak_op);
+        return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean compare_rank(const VirtualRanks *world, const Program *program, int64_t rank, PlanProof *proof, GError **error)
 {
     Ledger ledger;
-    int64_t by_tag[N_MEM_TAGS], peak = virtual_ranks_peak(world, rank, by_tag);
+    const VirtualPeak *peak = virtual_ranks_peak(world, rank);
     g_autofree char *fault = virtual_ranks_static_fault(world, rank);
     if (fault != NULL) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s", fault);
         return FALSE;
     }
-    if (!ledger_run(program, 0, &ledger, error)) {
+    if (!ledger_run(program, 0, &ledger, error) || !compare_peak(peak, &ledger, rank, error)) {
         return FALSE;
     }
-    if (ledger.peak_bytes != peak || memcmp(ledger.at_peak, by_tag, sizeof by_tag) != 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
-                    "rank %" G_GINT64_FORMAT " holds at most %" G_GINT64_FORMAT " bytes, the ledger says %" G_GINT64_FORMAT, rank, peak,
-                    ledger.peak_bytes);
-        return FALSE;
+    proof->n_ledger += virtual_ranks_n_followed(world, rank);
+    if (peak->bytes > proof->peak_bytes) {
+        proof->peak_bytes = peak->bytes;
+        g_free(proof->peak_at);
+        proof->peak_at = ledger_peak_place(&ledger);
     }
-    proof->peak_bytes = MAX(proof->peak_bytes, peak);
     return TRUE;
 }
 
@@ -119,7 +136,7 @@ gboolean proof_memory(const ProofWorld *proof, PlanProof *result, GError **error
     g_autoptr(GPtrArray) programs = g_ptr_array_new_with_free_func(destroy_program);
     VirtualOptions options = proof->options;
     double loss;
-    options.exact_sizes = TRUE;
+    options.exact_sizes = options.with_ledger = TRUE;
     repeat_micro_batches(proof->plan, proof->plan->dp_replicate * proof->plan->dp_shard, proof->tokens);
     repeat_micro_batches(proof->plan, proof->plan->dp_replicate * proof->plan->dp_shard, proof->labels);
     g_autoptr(VirtualRanks) probe = probe_loads(proof, even, error);

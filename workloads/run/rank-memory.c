@@ -3,6 +3,7 @@
 #include "sim/base/error.h"
 #include "workloads/lower/layer.h"
 #include "workloads/run/rank.h"
+#include "workloads/run/result.h"
 
 static char *buffer_name(const RankAt *at, Place place)
 {
@@ -85,9 +86,9 @@ static void held_add(Rank *rank, int tag, int64_t bytes)
 {
     rank->held[tag] += bytes;
     rank->held_sum += bytes;
-    if (rank->held_sum > rank->peak) {
-        rank->peak = rank->held_sum;
-        memcpy(rank->at_peak, rank->held, sizeof rank->at_peak);
+    if (rank->held_sum > rank->peak.bytes) {
+        rank->peak = (VirtualPeak){.bytes = rank->held_sum, .call = (gint32)rank->call, .instr = (gint32)rank->instr, .op = RANK_OP_NEXT};
+        memcpy(rank->peak.by_tag, rank->held, sizeof rank->held);
     }
 }
 
@@ -137,6 +138,39 @@ gboolean rank_move(const RankAt *at, GError **error)
     }
     *to = *from;
     *from = (RankBuffer){0};
+    return TRUE;
+}
+
+Dtype rank_operand_dtype(const RankAt *at, int i, Dtype or_else)
+{
+    const Plan *plan = at->rank->world->plan;
+    Place place = program_operand(at->segment, at->instr, i);
+    gboolean is_site = place.arg != ARG_FRAME && program_site(at->rank->program, at->call->args[place.arg]) != NULL;
+    if (!is_site || place.idx < 0) {
+        return or_else;
+    }
+    return place.idx == FSDP_GRAD                                           ? plan->parameters
+           : place.idx == FSDP_REDUCE_IN || place.idx == FSDP_REDUCE_OUT ? plan->reduce
+                                                                             : plan->compute;
+}
+
+gboolean rank_follow_ledger(const RankAt *at, GError **error)
+{
+    Rank *rank = at->rank;
+    if (rank->ledger == NULL) {
+        return TRUE;
+    }
+    if (!ledger_walk_instr(rank->ledger, rank->call, rank->instr, error)) {
+        return FALSE;
+    }
+    rank->n_followed++;
+    const int64_t *said = ledger_walk_held(rank->ledger);
+    for (int t = 0; t < N_MEM_TAGS; t++) {
+        if (said[t] != rank->held[t]) {
+            return rank_fail(at, error, "holds %" G_GINT64_FORMAT " bytes of %s, the ledger says %" G_GINT64_FORMAT, rank->held[t],
+                             result_mem_tag_name((MemTag)t), said[t]);
+        }
+    }
     return TRUE;
 }
 
@@ -207,6 +241,7 @@ gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype d
         tensor_free(buffer->value);
         buffer->value = value;
     }
+    buffer->dtype = dtype;
     return TRUE;
 }
 
@@ -281,4 +316,5 @@ void rank_clear(Rank *rank)
     g_free(rank->buffers);
     g_free(rank->tokens);
     alloc_model_free(rank->alloc);
+    ledger_walk_free(rank->ledger);
 }

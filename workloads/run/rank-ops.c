@@ -217,7 +217,7 @@ static gboolean forward(OpAt *o, GError **error)
         const GraphTensor *info = op_out(&o->view, i);
         o->run.out[i] = new_rows(o, exchanged_rows(o, info), info->width, info->dtype);
     }
-    for (int i = 0; i < n_aux; i++) {
+    for (int i = 0; i < o->saved.n_aux; i++) { /* without a backward pass nothing is kept of them */
         const OpAux *aux = &o->saved.aux[i];
         o->run.aux[i] = new_rows(o, o->rows.rows[aux->rows], aux->width, aux->dtype);
     }
@@ -323,6 +323,7 @@ gboolean rank_op(const RankAt *at, GError **error)
     gboolean is_backward = at->instr->action == VALUE_BACKWARD;
     OpAt o = {.at = at, .graph = graph, .op = op, .class = op_class(op->kind), .rows = rank_rows(at)};
     at->rank->op = at->instr->op;
+    at->rank->peak.op = at->rank->peak.op == RANK_OP_NEXT ? at->instr->op : at->rank->peak.op;
     o.view = (OpView){graph, op, &o.rows};
     o.run.view = &o.view;
     o.class->saved(&o.view, &o.saved);

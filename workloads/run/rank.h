@@ -15,6 +15,7 @@
 #include "models/optim.h"
 #include "sim/mem/alloc-model.h"
 #include "workloads/lower/fsdp.h"
+#include "workloads/run/ledger.h"
 #include "workloads/run/virtual-ranks.h"
 
 /* How many actions of each stream are known to be done. */
@@ -22,12 +23,15 @@ typedef struct Clock {
     guint32 at[N_STREAMS];
 } Clock;
 
+enum { RANK_OP_NEXT = -2 }; /* the peak's operator is the one that runs next */
+
 typedef struct RankBuffer {
     gboolean alive;
     guint8 tag, pool;
     int64_t bytes;
     AllocBlock block;
     Tensor *value;
+    Dtype dtype; /* what the value is stored in */
     Clock born, written, read;
 } RankBuffer;
 
@@ -62,7 +66,10 @@ typedef struct Rank {
     RankRouting *routing;
     Tensor **ids, **labels; /* by micro-batch */
     AllocModel *alloc;
-    int64_t held[N_MEM_TAGS], held_sum, peak, at_peak[N_MEM_TAGS];
+    int64_t held[N_MEM_TAGS], held_sum;
+    VirtualPeak peak;
+    LedgerWalk *ledger; /* goes along, or NULL */
+    int64_t n_followed;
     double loss;
 } Rank;
 
@@ -98,6 +105,12 @@ void rank_tick(const RankAt *at);
 void rank_record(const RankAt *at);
 void rank_wait(const RankAt *at);
 void rank_host_sync(const RankAt *at);
+
+/* Type in which the i-th operand is stored: that of a group's flat buffers, or else or_else. */
+Dtype rank_operand_dtype(const RankAt *at, int i, Dtype or_else);
+
+/* The ledger takes the same instruction: what is held must be what it says. */
+gboolean rank_follow_ledger(const RankAt *at, GError **error);
 
 /* The i-th operand's buffer. */
 RankBuffer *rank_operand(const RankAt *at, int i);

@@ -55,24 +55,6 @@ static gboolean run_ledgers(Run *run, GError **error)
     return TRUE;
 }
 
-static char *peak_place(const Ledger *ledger)
-{
-    GString *text = g_string_new(program_phase_name(ledger->peak_phase));
-    if (ledger->peak_segment == NULL) {
-        g_string_assign(text, "between steps");
-        return g_string_free(text, FALSE);
-    }
-    if (ledger->peak_layer >= 0) {
-        g_string_append_printf(text, " of layer %d", ledger->peak_layer);
-    } else {
-        g_string_append_printf(text, " (%s)", ledger->peak_segment->name);
-    }
-    if (ledger->peak_op >= 0 && ledger->peak_segment->graph != NULL) {
-        g_string_append_printf(text, ", %s", graph_op(ledger->peak_segment->graph, ledger->peak_op)->name);
-    }
-    return g_string_free(text, FALSE);
-}
-
 static void fill_memory(const Run *run, const RunOptions *options, Result *result)
 {
     const Device *device = run->plan->cluster->device;
@@ -91,7 +73,7 @@ static void fill_memory(const Run *run, const RunOptions *options, Result *resul
     result->static_memory_bytes = lower_static_bytes(g_ptr_array_index(run->programs, chosen));
     result->after_forward_memory_bytes = ledger->after_forward_bytes;
     result->peak_rank = (int64_t)chosen;
-    result->peak_place = peak_place(ledger);
+    result->peak_place = ledger_peak_place(ledger);
     memcpy(result->at_peak, ledger->at_peak, sizeof result->at_peak);
     result->mean_rank_peak_bytes = (int64_t)(sum / run->programs->len);
     result->capacity_bytes = device->usable_bytes;
@@ -226,17 +208,6 @@ static int64_t model_trainable_numel(const ModelGraph *graphs)
     return sum;
 }
 
-static gboolean check_trains(const Plan *plan, const ModelGraph *graphs, GError **error)
-{
-    if (model_trainable_numel(graphs) > 0) {
-        return TRUE;
-    }
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                "%s: workload.lora.targets: %s has none of these parts, so nothing would train", plan->name,
-                plan->model->name);
-    return FALSE;
-}
-
 static void fill_parameters(const Run *run, Result *result)
 {
     const ModelGraph *graphs = run->graphs;
@@ -341,7 +312,7 @@ Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     g_autoptr(Routing) routing = NULL;
     g_autoptr(GPtrArray) programs = g_ptr_array_new_with_free_func(program_destroy);
-    if (!check_trains(plan, graphs, error) || !make_routing(plan, &routing, error)) {
+    if (!make_routing(plan, &routing, error)) {
         return NULL;
     }
     int64_t n_classes = lower_n_classes(plan, routing);

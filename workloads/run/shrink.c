@@ -105,19 +105,24 @@ static void shrink_ranks(Plan *plan)
     plan->cluster->n_ranks = plan->dp_replicate * plan->dp_shard;
 }
 
-char *shrink_plan(Plan *plan)
+/* Sizes that a report names; fields of the plan or of its model. */
+static void note_sizes(const Plan *plan, int64_t *ret_sizes)
 {
-    Model *model = plan->model;
-    int64_t layers = model->n_layers, ranks = plan->cluster->n_ranks, ep = plan->ep, experts = model->n_experts;
-    shrink_ranks(plan);
-    shrink_layers(model);
-    shrink_mixers(model);
-    shrink_experts(model, plan->ep);
-    model->hidden = at_most(model->hidden, HIDDEN);
-    model->vocab = at_most(model->vocab, VOCAB);
-    model->tied_embeddings = FALSE;
-    model->attnres_block = at_most(model->attnres_block, 2);
-    model->vision_layers = 0;
+    const Model *model = plan->model;
+    const int64_t sizes[] = {model->n_layers, plan->cluster->n_ranks, plan->dp_replicate, plan->dp_shard, plan->ep,
+                             model->n_experts, model->top_k, model->hidden, model->expert_width, model->vocab, plan->seq_len,
+                             plan->micro_batch, plan->n_micro_batches, plan->seq_chunk, plan->vocab_chunk, plan->lora_rank};
+    memcpy(ret_sizes, sizes, sizeof sizes);
+}
+
+static const char *const size_names[] = {"layers",      "ranks",         "replicas",     "FSDP degree", "EP degree",
+                                         "experts",     "active experts", "hidden width", "expert width", "vocabulary",
+                                         "tokens of a sequence", "sequences of a micro-batch", "micro-batches",
+                                         "tokens of a loss chunk", "columns of a loss chunk", "LoRA rank"};
+enum { N_SIZES = G_N_ELEMENTS(size_names) };
+
+static void shrink_options(Plan *plan)
+{
     plan->image_tokens = 0;
     plan->lora_rank = at_most(plan->lora_rank, 3);
     plan->seq_len = at_most(plan->seq_len, TOKENS);
@@ -128,11 +133,43 @@ char *shrink_plan(Plan *plan)
     plan->vocab_chunk = at_most(plan->vocab_chunk, 20);
     plan->routing = PLAN_ROUTING_BALANCED;
     memset(plan->eager, 0, sizeof plan->eager);
-    return g_strdup_printf("layers %" G_GINT64_FORMAT " -> %" G_GINT64_FORMAT ", ranks %" G_GINT64_FORMAT " -> %" G_GINT64_FORMAT
-                           " (dp_replicate %" G_GINT64_FORMAT ", dp_shard %" G_GINT64_FORMAT ", ep %" G_GINT64_FORMAT " -> %" G_GINT64_FORMAT
-                           "), experts %" G_GINT64_FORMAT " -> %" G_GINT64_FORMAT ", hidden %" G_GINT64_FORMAT
-                           ", sequences of %" G_GINT64_FORMAT " tokens, %" G_GINT64_FORMAT " micro-batches of %" G_GINT64_FORMAT,
-                           layers, model->n_layers, ranks, plan->cluster->n_ranks, plan->dp_replicate, plan->dp_shard, ep,
-                           plan->ep, experts, model->n_experts, model->hidden, plan->seq_len, plan->n_micro_batches,
-                           plan->micro_batch);
+}
+
+void shrink_plan(Plan *plan, ShrinkReport *ret_report)
+{
+    Model *model = plan->model;
+    int64_t before[N_SIZES], after[N_SIZES];
+    G_STATIC_ASSERT((int)N_SIZES <= (int)SHRINK_NOTES_MAX);
+    note_sizes(plan, before);
+    shrink_ranks(plan);
+    shrink_layers(model);
+    shrink_mixers(model);
+    shrink_experts(model, plan->ep);
+    model->hidden = at_most(model->hidden, HIDDEN);
+    model->vocab = at_most(model->vocab, VOCAB);
+    model->tied_embeddings = FALSE;
+    model->attnres_block = at_most(model->attnres_block, 2);
+    model->vision_layers = 0;
+    shrink_options(plan);
+    note_sizes(plan, after);
+    *ret_report = (ShrinkReport){.n = N_SIZES};
+    for (int i = 0; i < N_SIZES; i++) {
+        ret_report->notes[i] = (ShrinkNote){size_names[i], before[i], after[i]};
+    }
+}
+
+char *shrink_text(const ShrinkReport *report)
+{
+    GString *text = g_string_new(NULL);
+    for (int i = 0; i < report->n; i++) {
+        const ShrinkNote *note = &report->notes[i];
+        if (note->from != note->to) {
+            g_string_append_printf(text, "%s%s %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT, text->len > 0 ? ", " : "", note->what,
+                                   note->from, note->to);
+        }
+    }
+    if (text->len == 0) {
+        g_string_assign(text, "nothing");
+    }
+    return g_string_free(text, FALSE);
 }

@@ -32,8 +32,9 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
         rank->held_sum += rank->held[t];
     }
     alloc_model_take(rank->alloc, STREAM_COMPUTE, rank->held_sum);
-    rank->peak = rank->held_sum;
-    memcpy(rank->at_peak, rank->held, sizeof rank->at_peak);
+    rank->peak = (VirtualPeak){.bytes = rank->held_sum, .call = -1, .instr = -1, .op = -1};
+    memcpy(rank->peak.by_tag, rank->held, sizeof rank->held);
+    rank->ledger = world->options.with_ledger ? ledger_walk_new(program) : NULL;
     rank_load_shards(rank);
 }
 
@@ -70,59 +71,26 @@ int64_t virtual_ranks_n(const VirtualRanks *world)
     return world->n_ranks;
 }
 
-/* Copies and sums may change the type: as many elements of two or of four bytes as the buffer has room for. */
-static gboolean fits(const RankAt *at, const RankBuffer *to, int64_t numel)
-{
-    return !at->rank->world->options.exact_sizes || to->bytes == 2 * numel || to->bytes == 4 * numel;
-}
-
 static gboolean value_sum(const RankAt *at, GError **error)
 {
     const Tensor *a = rank_read(at, rank_operand(at, 0), error);
     const Tensor *b = a != NULL ? rank_read(at, rank_operand(at, 1), error) : NULL;
-    RankBuffer *to = rank_operand(at, 2);
     if (b == NULL) {
         return FALSE;
     }
     if (tensor_numel(a) != tensor_numel(b)) {
         return rank_fail(at, error, "adds %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT " elements", tensor_numel(a), tensor_numel(b));
     }
-    if (!to->alive) {
-        return rank_fail(at, error, "a sum is written into a buffer that is not alive");
-    }
-    if (!rank_note_write(at, to, error)) {
-        return FALSE;
-    }
-    if (!fits(at, to, tensor_numel(a))) {
-        return rank_fail(at, error, "a sum of %" G_GINT64_FORMAT " elements takes another size than allocated", tensor_numel(a));
-    }
     Tensor *sum = tensor_dup(a);
     execute_add_to(sum, b);
-    tensor_free(to->value);
-    to->value = sum;
-    return TRUE;
+    return rank_write(at, rank_operand(at, 2), sum, rank_operand_dtype(at, 2, rank_operand(at, 0)->dtype), error);
 }
 
 static gboolean value_copy(const RankAt *at, GError **error)
 {
     const Tensor *from = rank_read(at, rank_operand(at, 0), error);
-    RankBuffer *to = rank_operand(at, 1);
-    if (from == NULL) {
-        return FALSE;
-    }
-    if (!to->alive) {
-        return rank_fail(at, error, "a copy is written into a buffer that is not alive");
-    }
-    if (!rank_note_write(at, to, error)) {
-        return FALSE;
-    }
-    if (!fits(at, to, tensor_numel(from))) {
-        return rank_fail(at, error, "a copy of %" G_GINT64_FORMAT " elements takes another size than allocated", tensor_numel(from));
-    }
-    Tensor *copy = tensor_dup(from);
-    tensor_free(to->value);
-    to->value = copy;
-    return TRUE;
+    return from != NULL && rank_write(at, rank_operand(at, 1), tensor_dup(from),
+                                      rank_operand_dtype(at, 1, rank_operand(at, 0)->dtype), error);
 }
 
 /* Losses are sums over tokens; what the optimizer sees is the mean over all ranks' and micro-batches' valid labels. */
@@ -222,6 +190,7 @@ static gboolean rank_next(Rank *rank, RankAt *ret_at)
         rank->call = program_next_call(rank->program, rank->call, rank->program->repeat.times, &rank->n_repeats);
         rank->instr = 0;
         rank->op = -1;
+        rank->peak.op = MAX(rank->peak.op, -1);
     }
     return FALSE;
 }
@@ -233,7 +202,7 @@ static gboolean rank_advance(Rank *rank, RankAt *ret_at, GError **error)
         if (ret_at->instr->kind == INSTR_COLLECTIVE) {
             return TRUE;
         }
-        if (!run_instr(ret_at, error)) {
+        if (!run_instr(ret_at, error) || !rank_follow_ledger(ret_at, error)) {
             return FALSE;
         }
         rank->instr++;
@@ -303,6 +272,9 @@ static gboolean meet(VirtualRanks *world, RankAt *ats, int64_t first, GError **e
         return FALSE;
     }
     for (int64_t i = 0; i < n; i++) {
+        if (!rank_follow_ledger(&group[i], error)) {
+            return FALSE;
+        }
         group[i].rank->instr++;
         ats[members[i]].instr = NULL;
         ats[members[i]].segment = NULL;
@@ -389,8 +361,12 @@ const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int6
     return world->plan->model->layers[layer].ffn == FFN_MOE ? world->ranks[rank].routing[layer].loads : NULL;
 }
 
-int64_t virtual_ranks_peak(const VirtualRanks *world, int64_t rank, int64_t *ret_by_tag)
+const VirtualPeak *virtual_ranks_peak(const VirtualRanks *world, int64_t rank)
 {
-    memcpy(ret_by_tag, world->ranks[rank].at_peak, sizeof world->ranks[rank].at_peak);
-    return world->ranks[rank].peak;
+    return &world->ranks[rank].peak;
+}
+
+int64_t virtual_ranks_n_followed(const VirtualRanks *world, int64_t rank)
+{
+    return world->ranks[rank].n_followed;
 }

@@ -23,6 +23,7 @@ typedef struct VirtualSource {
 typedef struct VirtualOptions {
     OptimSettings optim;
     gboolean exact_sizes; /* a value's size must be what its buffer was allocated with */
+    gboolean with_ledger; /* after every instruction, the bytes held by tag must be the ledger's */
 } VirtualOptions;
 
 typedef struct VirtualRanks VirtualRanks;
@@ -53,8 +54,16 @@ Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t
 /* Rows that a rank's router sent to each expert in the last step; NULL for a layer without experts. */
 const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int64_t layer);
 
-/* Most bytes that a rank held in the steps so far, blocks of the allocator, static memory included; by tag. */
-int64_t virtual_ranks_peak(const VirtualRanks *world, int64_t rank, int64_t *ret_by_tag);
+/* Most bytes that a rank held in the steps so far, blocks of the allocator, static memory included; and when it was. */
+typedef struct VirtualPeak {
+    int64_t bytes, by_tag[N_MEM_TAGS];
+    gint32 call, instr; /* in the list of calls, in the segment; -1 = before the first */
+    gint32 op;          /* operator of that call that ran next, or -1 */
+} VirtualPeak;
+const VirtualPeak *virtual_ranks_peak(const VirtualRanks *world, int64_t rank);
+
+/* Instructions of a rank after which held memory was compared with the ledger's. */
+int64_t virtual_ranks_n_followed(const VirtualRanks *world, int64_t rank);
 
 /* Compares a rank's static memory, parameters and optimizer state, with what its program says; NULL or the difference. */
 char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t rank);
