@@ -107,27 +107,43 @@ HOT static real dot(int64_t n, const real *restrict x, const real *restrict y)
     return sum;
 }
 
+/* A row's cumulative decay from that of its neighbour, and a vector scaled by it. */
+HOT static void decay_row(int64_t dk, const real *restrict neighbour, const real *restrict w, const real *restrict x,
+                          real *restrict decay, real *restrict scaled)
+{
+    for (int64_t d = 0; d < dk; d++) {
+        real product = neighbour[d] * w[d];
+        decay[d] = product;
+        scaled[d] = product * x[d];
+    }
+}
+
+HOT static void fill_ones(int64_t n, real *x)
+{
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = 1;
+    }
+}
+
 /* Cumulative decays, and the keys and queries scaled by them. Queries only on demand. 5 (or 4) operations each. */
 static double chunk_scale(const DeltaHead *head, const Chunk *chunk, ChunkScratch *scratch, gboolean queries)
 {
-    int64_t dk = head->dk, c = chunk->c;
+    int64_t dk = head->dk, c = chunk->c, last = (c - 1) * dk;
     const real *w = head->w + chunk->start * dk, *k = head->k + chunk->start * dk, *q = head->q + chunk->start * dk;
-    memcpy(scratch->before, w, (size_t)dk * sizeof *w);
-    for (int64_t r = 1; r < c; r++) {
-        multiply(dk, scratch->before + (r - 1) * dk, w + r * dk, scratch->before + r * dk);
+    real *before = scratch->before, *behind = scratch->behind;
+    fill_ones(dk, behind + last);
+    memcpy(scratch->kd + last, k + last, (size_t)dk * sizeof *k);
+    for (int64_t at = 0; at <= last; at += dk) {
+        const real *neighbour = at > 0 ? before + at - dk : behind + last;
+        decay_row(dk, neighbour, w + at, k + at, before + at, scratch->kg + at);
+        if (queries) {
+            multiply(dk, before + at, q + at, scratch->qg + at);
+        }
     }
-    for (int64_t d = 0; d < dk; d++) {
-        scratch->behind[(c - 1) * dk + d] = 1;
+    for (int64_t at = last - dk; at >= 0; at -= dk) {
+        decay_row(dk, behind + at + dk, w + at + dk, k + at, behind + at, scratch->kd + at);
     }
-    for (int64_t r = c - 2; r >= 0; r--) {
-        multiply(dk, scratch->behind + (r + 1) * dk, w + (r + 1) * dk, scratch->behind + r * dk);
-    }
-    multiply(c * dk, scratch->before, k, scratch->kg);
-    multiply(c * dk, scratch->behind, k, scratch->kd);
-    if (queries) {
-        multiply(c * dk, scratch->before, q, scratch->qg);
-    }
-    scratch->whole = scratch->before + (c - 1) * dk;
+    scratch->whole = before + last;
     return (queries ? 5.0 : 4.0) * (double)(c * dk);
 }
 

@@ -2,7 +2,7 @@
  * Costs of the chunked delta rule, shared by KDA (a decay per key channel) and GDN (a decay per head).
  *
  * FLOPs are those of the triangular-solve form over causal pairs (kernels.md 2.3 and 2.5), exactly as
- * models/delta-rule.c does them: 6 dk dv + 2 C (dk + dv) per token and head, and the scaling around the products.
+ * models/delta-chunk.c does them: 6 dk dv + 2 C (dk + dv) per token and head, and the scaling around the products.
  */
 #pragma once
 

@@ -2,48 +2,88 @@
 
 #include <string.h>
 
-/* S = Diag(w) S. */
-static void state_decay(const DeltaHead *head, int64_t t, real *state)
+#include "models/hot.h"
+
+/*
+ * Written as the rule reads, and as well as that can be: the state passes through twice per row, once to decay and to be
+ * read by the key, once to be written and read by the query; everything runs along value columns, which vectors like.
+ * Sums along columns (backward) are kept in LANES sums side by side.
+ */
+enum { LANES = 16 };
+
+/* to = Diag(w) from, sum = to^T k. `to` may be `from`. */
+HOT static void state_decay_read(const DeltaHead *head, int64_t t, const real *from, real *to, real *restrict sum)
 {
-    for (int64_t d = 0; d < head->dk; d++) {
-        for (int64_t j = 0; j < head->dv; j++) {
-            state[d * head->dv + j] *= head->w[t * head->dk + d];
+    int64_t dk = head->dk, dv = head->dv;
+    const real *w = head->w + t * dk, *k = head->k + t * dk;
+    memset(sum, 0, (size_t)dv * sizeof *sum);
+    for (int64_t d = 0; d < dk; d++) {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < dv; j++) {
+            real decayed = w[d] * from[d * dv + j];
+            to[d * dv + j] = decayed;
+            sum[j] += decayed * k[d];
         }
     }
 }
 
-/* to = S^T x */
-static void state_read(const DeltaHead *head, const real *state, const real *x, real *to)
+/* state += x y^T, sum = state^T z. */
+HOT static void state_write_read(int64_t dk, int64_t dv, const real *x, const real *restrict y, const real *z,
+                                 real *restrict state, real *restrict sum)
 {
-    memset(to, 0, (size_t)head->dv * sizeof *to);
-    for (int64_t d = 0; d < head->dk; d++) {
-        for (int64_t j = 0; j < head->dv; j++) {
-            to[j] += state[d * head->dv + j] * x[d];
+    memset(sum, 0, (size_t)dv * sizeof *sum);
+    for (int64_t d = 0; d < dk; d++) {
+        real *restrict row = state + d * dv;
+        for (int64_t j = 0; j < dv; j++) {
+            real written = row[j] + x[d] * y[j];
+            row[j] = written;
+            sum[j] += written * z[d];
         }
     }
 }
 
-/* S += x y^T */
-static void state_write(const DeltaHead *head, real *state, const real *x, const real *y)
+/* state += x y^T */
+HOT static void state_write(int64_t dk, int64_t dv, const real *x, const real *restrict y, real *restrict state)
 {
-    for (int64_t d = 0; d < head->dk; d++) {
-        for (int64_t j = 0; j < head->dv; j++) {
-            state[d * head->dv + j] += x[d] * y[j];
+    for (int64_t d = 0; d < dk; d++) {
+        for (int64_t j = 0; j < dv; j++) {
+            state[d * dv + j] += x[d] * y[j];
         }
     }
 }
 
-/* One row: state becomes S_t; e gets v - S~^T k, u gets beta e. */
-static void recurrent_step(const DeltaHead *head, int64_t t, real *state, real *e, real *u)
+/* sum = state^T z */
+HOT static void state_read(int64_t dk, int64_t dv, const real *restrict state, const real *z, real *restrict sum)
 {
-    const real *k = head->k + t * head->dk, *v = head->v + t * head->dv;
-    state_decay(head, t, state);
-    state_read(head, state, k, e);
-    for (int64_t j = 0; j < head->dv; j++) {
+    memset(sum, 0, (size_t)dv * sizeof *sum);
+    for (int64_t d = 0; d < dk; d++) {
+        for (int64_t j = 0; j < dv; j++) {
+            sum[j] += state[d * dv + j] * z[d];
+        }
+    }
+}
+
+/* e = v - e, u = beta e, where e holds what the key reads. */
+HOT static void correct(int64_t dv, const real *restrict v, real beta, real *restrict e, real *restrict u)
+{
+    for (int64_t j = 0; j < dv; j++) {
         e[j] = v[j] - e[j];
-        u[j] = head->beta[t] * e[j];
+        u[j] = beta * e[j];
     }
-    state_write(head, state, k, u);
+}
+
+/* One row: `to` becomes S_t from S_{t-1} (which may be the same); e gets v - S~^T k, u gets beta e; o unless NULL. */
+static void recurrent_step(const DeltaHead *head, int64_t t, const real *from, real *to, real *e, real *u, real *o)
+{
+    int64_t dk = head->dk, dv = head->dv;
+    const real *k = head->k + t * dk;
+    state_decay_read(head, t, from, to, e);
+    correct(dv, head->v + t * dv, head->beta[t], e, u);
+    if (o != NULL) {
+        state_write_read(dk, dv, k, u, head->q + t * dk, to, o);
+    } else {
+        state_write(dk, dv, k, u, to);
+    }
 }
 
 static real *recurrent_start(const DeltaHead *head)
@@ -60,8 +100,7 @@ void REAL_NAME(delta_recurrent_forward)(const DeltaHead *head, real *o, real *la
     g_autofree real *state = recurrent_start(head);
     g_autofree real *e = g_new(real, (gsize)head->dv), *u = g_new(real, (gsize)head->dv);
     for (int64_t t = 0; t < head->n; t++) {
-        recurrent_step(head, t, state, e, u);
-        state_read(head, state, head->q + t * head->dk, o + t * head->dv);
+        recurrent_step(head, t, state, state, e, u, o + t * head->dv);
     }
     if (last_state != NULL) {
         memcpy(last_state, state, (size_t)(head->dk * head->dv) * sizeof *state);
@@ -74,51 +113,89 @@ typedef struct RecurrentRow {
     real *dstate, *de;
 } RecurrentRow;
 
+/* Sums over the columns of one channel. */
+typedef struct ChannelSums {
+    real q, k, g;
+} ChannelSums;
+
+/* Columns [j, j + n) of a channel whose decay is w and key k; d_o may be NULL. dstate moves before the row. */
+static inline __attribute__((always_inline)) void channel_columns(const RecurrentRow *row, const real *d_o, int64_t at,
+                                                                  int64_t j, int n, real w, real k, real *q_lanes,
+                                                                  real *k_lanes, real *g_lanes)
+{
+    const real *restrict before = row->before + at + j, *restrict after = row->after + at + j;
+    const real *restrict u = row->u + j, *restrict de = row->de + j;
+    real *restrict dstate = row->dstate + at + j;
+    for (int i = 0; i < n; i++) {
+        real decayed = w * before[i], ds = dstate[i];
+        k_lanes[i] += ds * u[i] - decayed * de[i];
+        ds -= k * de[i];
+        g_lanes[i] += decayed * ds;
+        dstate[i] = w * ds;
+    }
+    if (d_o != NULL) {
+        for (int i = 0; i < n; i++) {
+            q_lanes[i] += after[i] * d_o[j + i];
+        }
+    }
+}
+
+HOT static ChannelSums channel_backward(const RecurrentRow *row, const real *d_o, int64_t d, int64_t dv, real w, real k)
+{
+    real q_lanes[LANES] = {0}, k_lanes[LANES] = {0}, g_lanes[LANES] = {0};
+    ChannelSums sums = {0};
+    int64_t j = 0;
+    for (; j + LANES <= dv; j += LANES) {
+        channel_columns(row, d_o, d * dv, j, LANES, w, k, q_lanes, k_lanes, g_lanes);
+    }
+    if (j < dv) {
+        channel_columns(row, d_o, d * dv, j, (int)(dv - j), w, k, q_lanes, k_lanes, g_lanes);
+    }
+    for (int i = 0; i < LANES; i++) {
+        sums.q += q_lanes[i];
+        sums.k += k_lanes[i];
+        sums.g += g_lanes[i];
+    }
+    return sums;
+}
+
 /* Gradients of one row (kernels.md 2.2), and dS from behind the row to before it. */
 static void recurrent_row_backward(const DeltaHead *head, int64_t t, const real *d_o, const RecurrentRow *row,
                                    const DeltaGradients *grads)
 {
     int64_t dk = head->dk, dv = head->dv;
     const real *q = head->q + t * dk, *k = head->k + t * dk, *w = head->w + t * dk;
-    real *dq = grads->q + t * dk, *dkey = grads->k + t * dk, *dg = grads->g + t * dk;
     if (d_o != NULL) {
-        state_write(head, row->dstate, q, d_o);
+        state_write_read(dk, dv, q, d_o, k, row->dstate, row->de);
+    } else {
+        state_read(dk, dv, row->dstate, k, row->de);
     }
-    state_read(head, row->dstate, k, row->de);
-    grads->beta[t] = 0;
+    real dbeta = 0;
     for (int64_t j = 0; j < dv; j++) {
-        grads->beta[t] += row->de[j] * row->e[j];
+        dbeta += row->de[j] * row->e[j];
         row->de[j] *= head->beta[t];
         grads->v[t * dv + j] = row->de[j];
     }
+    grads->beta[t] = dbeta;
     for (int64_t d = 0; d < dk; d++) {
-        const real *before = row->before + d * dv, *after = row->after + d * dv;
-        real *dstate = row->dstate + d * dv;
-        dq[d] = dkey[d] = dg[d] = 0;
-        for (int64_t j = 0; j < dv; j++) {
-            real decayed = w[d] * before[j];
-            dq[d] += d_o != NULL ? after[j] * d_o[j] : 0;
-            dkey[d] += dstate[j] * row->u[j] - decayed * row->de[j];
-            dstate[j] -= k[d] * row->de[j];
-            dg[d] += decayed * dstate[j];
-            dstate[j] *= w[d];
-        }
+        ChannelSums sums = channel_backward(row, d_o, d, dv, w[d], k[d]);
+        grads->q[t * dk + d] = sums.q;
+        grads->k[t * dk + d] = sums.k;
+        grads->g[t * dk + d] = sums.g;
     }
 }
 
 /* Rows [start, end): replays the states from the one before `start`, then walks back. */
 static void recurrent_span_backward(const DeltaHead *head, int64_t start, int64_t end, const real *first,
-                                    const DeltaUpstream *up, real *dstate, const DeltaGradients *grads)
+                                    const DeltaUpstream *up, real *states, real *dstate, const DeltaGradients *grads)
 {
     int64_t size = head->dk * head->dv, n = end - start;
-    g_autofree real *states = g_new(real, (gsize)((n + 1) * size));
     g_autofree real *e = g_new(real, (gsize)(n * head->dv + 1)), *u = g_new(real, (gsize)(n * head->dv + 1));
     g_autofree real *de = g_new(real, (gsize)head->dv);
     memcpy(states, first, (size_t)size * sizeof *states);
     for (int64_t i = 0; i < n; i++) {
-        real *state = states + (i + 1) * size;
-        memcpy(state, state - size, (size_t)size * sizeof *state);
-        recurrent_step(head, start + i, state, e + i * head->dv, u + i * head->dv);
+        real *state = states + i * size;
+        recurrent_step(head, start + i, state, state + size, e + i * head->dv, u + i * head->dv, NULL);
     }
     for (int64_t i = n - 1; i >= 0; i--) {
         int64_t t = start + i;
@@ -132,20 +209,21 @@ void REAL_NAME(delta_recurrent_backward)(const DeltaHead *head, const DeltaUpstr
 {
     int64_t size = head->dk * head->dv, n_spans = (head->n + head->chunk - 1) / head->chunk;
     g_autofree real *starts = g_new(real, (gsize)(n_spans * size + 1));
+    g_autofree real *states = g_new(real, (gsize)((head->chunk + 1) * size));
     g_autofree real *state = recurrent_start(head), *dstate = g_new0(real, (gsize)size);
     g_autofree real *e = g_new(real, (gsize)head->dv), *u = g_new(real, (gsize)head->dv);
     for (int64_t t = 0; t < head->n; t++) {
         if (t % head->chunk == 0) {
             memcpy(starts + t / head->chunk * size, state, (size_t)size * sizeof *state);
         }
-        recurrent_step(head, t, state, e, u);
+        recurrent_step(head, t, state, state, e, u, NULL);
     }
     if (up->state != NULL) {
         memcpy(dstate, up->state, (size_t)size * sizeof *dstate);
     }
     for (int64_t s = n_spans - 1; s >= 0; s--) {
         int64_t end = MIN(head->n, (s + 1) * head->chunk);
-        recurrent_span_backward(head, s * head->chunk, end, starts + s * size, up, dstate, grads);
+        recurrent_span_backward(head, s * head->chunk, end, starts + s * size, up, states, dstate, grads);
     }
     if (grads->state != NULL) {
         memcpy(grads->state, dstate, (size_t)size * sizeof *dstate);
