@@ -47,6 +47,8 @@ typedef struct Device {
     int64_t workspace_bytes;      /* library workspace inside the allocator, static on every GPU (64 MiB on H200) */
     int64_t host_bytes;           /* DDR per GPU; 0 = unknown */
     double host_link_bytes_per_s; /* PCIe or C2C, one direction, datasheet */
+    double host_memory_bytes_per_s; /* of the node's DDR, per GPU when all of a full node copy; 0 = unknown, no limit */
+    gboolean nic_on_host_link;      /* traffic between nodes crosses the GPU's own PCIe link */
     int64_t n_sms;
     int64_t l2_bytes;
     gboolean unified_memory; /* super-node with unified memory addressing */
@@ -75,6 +77,7 @@ typedef struct Device {
     double compute_rate_under_comm;
     double compute_rate_under_copy;
     double comm_rate_under_compute; /* the same of a communication kernel while the device computes */
+    double host_duplex_rate; /* share of a host copy's rate left while one in the other direction runs; 0 = unknown, all */
 
     Laws *laws;
     char *laws_from; /* name of the descriptor whose laws these are, when not this one's; NULL = own */

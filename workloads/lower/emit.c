@@ -117,6 +117,17 @@ void emit_operand(Emitter *emitter, Place place)
     instr->n_operands++;
 }
 
+/* Whether members of a group sit in several scale-up domains. */
+static gboolean leaves_domain(const Plan *plan, GroupKind group)
+{
+    const int64_t dense = plan->dp_shard * plan->cp;
+    const int64_t strides[N_GROUP_KINDS] = {[GROUP_DENSE] = 1, [GROUP_EXPERT] = plan->ep, [GROUP_REPLICA] = dense, [GROUP_EP] = 1};
+    const int64_t sizes[N_GROUP_KINDS] = {
+        [GROUP_DENSE] = dense, [GROUP_EXPERT] = plan->efsdp, [GROUP_REPLICA] = plan->dp_replicate, [GROUP_EP] = plan->ep};
+    CollGroup geometry = cluster_group(plan->cluster, 0, strides[group], sizes[group]);
+    return geometry.per_domain < geometry.n_ranks;
+}
+
 Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
                        Evidence evidence)
 {
@@ -128,7 +139,7 @@ Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKi
     instr->host_ns = emitter->device->eager_op_ns;
     instr->n_launches = 1;
     instr->label = LABEL_COLLECTIVE;
-    instr->share = SHARE_COMM;
+    instr->share = leaves_domain(emitter->plan, group) ? SHARE_NET : SHARE_COMM;
     instr->evidence = (guint8)evidence;
     instr->first_operand = (gint32)emitter->segment->operands->len;
     return instr;

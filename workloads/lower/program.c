@@ -11,6 +11,8 @@ static const char *const label_names[N_LABELS - N_OPS] = {
     [LABEL_LOSS_CHUNK - N_OPS] = "loss chunk slices",
     [LABEL_OPTIMIZER - N_OPS] = "optimizer",
     [LABEL_COLLECTIVE - N_OPS] = "collective",
+    [LABEL_SWAP_OUT - N_OPS] = "copy to host memory",
+    [LABEL_SWAP_IN - N_OPS] = "copy from host memory",
     [LABEL_HOST - N_OPS] = "host",
 };
 

@@ -31,7 +31,8 @@ typedef enum StreamId {
     STREAM_GATHER,     /* FSDP all-gathers */
     STREAM_REDUCE,     /* FSDP reduce-scatters, and all-reduces over replicas */
     STREAM_ALL_TO_ALL, /* expert dispatch and combine */
-    STREAM_COPY,       /* device to host and back */
+    STREAM_COPY_OUT,   /* HBM to DDR */
+    STREAM_COPY_IN,    /* DDR to HBM */
     N_STREAMS
 } StreamId;
 
@@ -71,11 +72,16 @@ typedef enum Phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_BACKWARD, PHASE_OPTIM
 typedef enum ShareClass {
     SHARE_DENSE,      /* tensor-core work */
     SHARE_STREAM,     /* memory-bound kernels of the compute stream */
-    SHARE_COMM,       /* collectives */
+    SHARE_COMM,       /* collectives inside a scale-up domain */
+    SHARE_NET,        /* collectives between domains */
     SHARE_SIDE,       /* copies and casts beside the compute stream */
-    SHARE_HOST_COPY,  /* between host and device */
+    SHARE_HOST_OUT,   /* HBM to DDR */
+    SHARE_HOST_IN,    /* DDR to HBM */
     N_SHARE_CLASSES
 } ShareClass;
+
+/* Where a buffer lies. */
+typedef enum MemTier { TIER_HBM, TIER_DDR, N_MEM_TIERS } MemTier;
 
 /* Who takes part in a collective. */
 typedef enum GroupKind {
@@ -96,6 +102,8 @@ enum {
     LABEL_LOSS_CHUNK,         /* slices of a chunked loss and of their gradients */
     LABEL_OPTIMIZER,
     LABEL_COLLECTIVE,
+    LABEL_SWAP_OUT, /* copy to pinned host memory */
+    LABEL_SWAP_IN,  /* copy back */
     LABEL_HOST,
     N_LABELS
 };
@@ -120,6 +128,8 @@ typedef struct Instr {
     guint8 group;  /* COLLECTIVE: GroupKind */
     guint8 coll;   /* COLLECTIVE: CollKind */
     guint8 tag;    /* ALLOC: MemTag */
+    guint8 tier;   /* ALLOC: MemTier */
+    gboolean recorded; /* FREE: the allocator itself waits for the streams that still use the memory (record_stream) */
     guint8 evidence;
     guint8 action; /* VALUE: ValueAction */
     guint8 n_operands;
@@ -134,7 +144,7 @@ typedef struct Instr {
     float power_share; /* COMPUTE: timing_power_share() of its kernels */
     gint32 clock_ns[2]; /* COMPUTE: what device_ns gains or loses at the least and the highest step share of clock.h */
     SimTime host_ns;   /* host time to issue it */
-    int64_t bytes;     /* ALLOC: size; COLLECTIVE: whole tensor per rank */
+    int64_t bytes;     /* ALLOC: size; COLLECTIVE: whole tensor per rank; copies between tiers: what moves */
     double flops;
 } Instr;
 

@@ -9,7 +9,9 @@
 /* A buffer that is alive. */
 typedef struct Alive {
     AllocBlock block; /* ALLOC_NOTHING = not alive */
-    guint8 tag;
+    guint8 tag, tier;
+    gboolean alive;
+    int64_t bytes; /* in DDR */
     int64_t rounded_bytes;
 } Alive;
 
@@ -19,7 +21,7 @@ struct LedgerWalk {
     AllocModel *alloc;
     Alive *alive; /* by buffer */
     int64_t current[N_MEM_TAGS];
-    int64_t total, rounded;
+    int64_t total, rounded, host;
     guint call_idx, instr_idx;
     const Call *call;
     const Segment *segment;
@@ -61,8 +63,16 @@ static void note_peak(LedgerWalk *walk, const Instr *instr)
 static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
 {
     Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
-    if (alive->block != ALLOC_NOTHING) {
+    if (alive->alive) {
         return walk_fail(walk, instr, "allocated while it is alive", error);
+    }
+    alive->alive = TRUE;
+    alive->tier = instr->tier;
+    if (instr->tier == TIER_DDR) {
+        alive->bytes = instr->bytes;
+        walk->host += instr->bytes;
+        walk->ledger.host_peak_bytes = MAX(walk->ledger.host_peak_bytes, walk->host);
+        return TRUE;
     }
     alive->block = alloc_model_take(walk->alloc, instr->stream, MAX(instr->bytes, 1));
     alive->tag = instr->tag;
@@ -77,8 +87,13 @@ static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
 static gboolean walk_free(LedgerWalk *walk, const Instr *instr, GError **error)
 {
     Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
-    if (alive->block == ALLOC_NOTHING) {
+    if (!alive->alive) {
         return walk_fail(walk, instr, "freed while it is not alive", error);
+    }
+    if (alive->tier == TIER_DDR) {
+        walk->host -= alive->bytes;
+        *alive = (Alive){0};
+        return TRUE;
     }
     walk_add(walk, alive->tag, -alloc_model_block_bytes(walk->alloc, alive->block));
     walk->rounded -= alive->rounded_bytes;
@@ -91,7 +106,7 @@ static gboolean walk_move(LedgerWalk *walk, const Instr *instr, GError **error)
 {
     Alive *from = &walk->alive[program_resolve(walk->call, instr->place)];
     Alive *to = &walk->alive[program_resolve(walk->call, instr->to)];
-    if (from->block == ALLOC_NOTHING || to->block != ALLOC_NOTHING) {
+    if (!from->alive || to->alive) {
         return walk_fail(walk, instr, "moved while it is not alive, or onto one that is", error);
     }
     *to = *from;
@@ -177,7 +192,7 @@ static gboolean fail_leak(LedgerWalk *walk, gint32 buffer, GError **error)
 static gboolean check_all_freed(LedgerWalk *walk, GError **error)
 {
     for (gint32 b = 0; b < walk->program->n_buffers; b++) {
-        if (walk->alive[b].block != ALLOC_NOTHING) {
+        if (walk->alive[b].alive) {
             return fail_leak(walk, b, error);
         }
     }

@@ -12,6 +12,7 @@ typedef struct Ledger {
     int64_t peak_bytes, after_forward_bytes, reserved_bytes;
     int64_t rounded_peak_bytes, rounded_after_forward_bytes; /* requests rounded to 512 bytes, whatever block they got */
     int64_t at_peak[N_MEM_TAGS];
+    int64_t host_peak_bytes; /* pinned host memory */
     Phase peak_phase;
     gint32 peak_layer; /* -1 = outside the layers */
     gint32 peak_op;    /* operator of peak_segment's graph that runs next, or -1 */

@@ -99,7 +99,13 @@ gboolean rank_alloc(const RankAt *at, GError **error)
     if (buffer->alive) {
         return fail_place(at, at->instr->place, "is allocated while it is alive", error);
     }
-    *buffer = (RankBuffer){.alive = TRUE, .tag = at->instr->tag, .pool = at->instr->stream, .bytes = at->instr->bytes};
+    *buffer = (RankBuffer){.alive = TRUE, .tag = at->instr->tag, .pool = at->instr->stream, .tier = at->instr->tier,
+                            .bytes = at->instr->bytes};
+    if (buffer->tier == TIER_DDR) {
+        rank->host_held += buffer->bytes;
+        rank->host_peak = MAX(rank->host_peak, rank->host_held);
+        return TRUE;
+    }
     buffer->born = rank->pools[buffer->pool];
     buffer->block = alloc_model_take(rank->alloc, at->instr->stream, MAX(at->instr->bytes, 1));
     held_add(rank, buffer->tag, alloc_model_block_bytes(rank->alloc, buffer->block));
@@ -117,10 +123,16 @@ gboolean rank_free(const RankAt *at, GError **error)
     if (buffer->value == NULL && !is_workspace) {
         return fail_place(at, at->instr->place, "is freed and was never written", error);
     }
-    clock_join(&rank->pools[buffer->pool], &buffer->written);
-    clock_join(&rank->pools[buffer->pool], &buffer->read);
-    held_add(rank, buffer->tag, -alloc_model_block_bytes(rank->alloc, buffer->block));
-    alloc_model_give(rank->alloc, buffer->block);
+    if (!at->instr->recorded) {
+        clock_join(&rank->pools[buffer->pool], &buffer->written);
+        clock_join(&rank->pools[buffer->pool], &buffer->read);
+    }
+    if (buffer->tier == TIER_DDR) {
+        rank->host_held -= buffer->bytes;
+    } else {
+        held_add(rank, buffer->tag, -alloc_model_block_bytes(rank->alloc, buffer->block));
+        alloc_model_give(rank->alloc, buffer->block);
+    }
     tensor_free(buffer->value);
     *buffer = (RankBuffer){0};
     return TRUE;

@@ -27,7 +27,7 @@ enum { RANK_OP_NEXT = -2 }; /* the peak's operator is the one that runs next */
 
 typedef struct RankBuffer {
     gboolean alive;
-    guint8 tag, pool;
+    guint8 tag, pool, tier;
     int64_t bytes;
     AllocBlock block;
     Tensor *value;
@@ -70,6 +70,7 @@ typedef struct Rank {
     VirtualPeak peak;
     LedgerWalk *ledger; /* goes along, or NULL */
     int64_t n_followed;
+    int64_t host_held, host_peak; /* pinned host memory */
     double loss;
 } Rank;
 

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "hw/host-link.h"
 #include "sim/base/error.h"
 #include "sim/des/engine.h"
 #include "sim/des/share.h"
@@ -25,6 +26,12 @@ typedef struct Mark {
     Phase phase;
     SimTime ns;
 } Mark;
+
+/* Who shares what with whom on a device. */
+typedef struct Sharing {
+    const Device *device;
+    HostLink link;
+} Sharing;
 
 typedef struct Step {
     const Device *device;
@@ -55,12 +62,15 @@ static uint64_t tag_of(int what, int64_t value)
 /*
  * Rates of kernels that run at once, as measured between two GPUs (hw/calibration/h200/overlap_2gpu.csv): computing and
  * communicating kernels take SMs and bandwidth from each other. Casts beside the compute stream share the memory's
- * bandwidth with memory-bound kernels. A host copy moves far less than the memory can.
+ * bandwidth with memory-bound kernels. A host copy moves far less than the memory can; what it shares is its link.
  */
 static double share_rate(const void *data, guint32 running, int cls)
 {
-    const Device *device = data;
-    gboolean comm = running >> SHARE_COMM & 1u, side = running >> SHARE_SIDE & 1u, copy = running >> SHARE_HOST_COPY & 1u;
+    const Sharing *sharing = data;
+    const Device *device = sharing->device;
+    const HostLink *link = &sharing->link;
+    gboolean net = running >> SHARE_NET & 1u, comm = net || (running >> SHARE_COMM & 1u), side = running >> SHARE_SIDE & 1u;
+    gboolean out = running >> SHARE_HOST_OUT & 1u, in = running >> SHARE_HOST_IN & 1u, copy = out || in;
     gboolean stream = running >> SHARE_STREAM & 1u, dense = running >> SHARE_DENSE & 1u;
     double under_comm = comm ? device->compute_rate_under_comm : 1;
     switch ((ShareClass)cls) {
@@ -72,7 +82,11 @@ static double share_rate(const void *data, guint32 running, int cls)
         return stream ? 0.5 : dense ? device->compute_rate_under_comm : 1;
     case SHARE_COMM:
         return stream || dense ? device->comm_rate_under_compute : 1;
-    case SHARE_HOST_COPY:
+    case SHARE_NET:
+        return (stream || dense ? device->comm_rate_under_compute : 1) * (copy ? link->rate_of_net : 1);
+    case SHARE_HOST_OUT:
+    case SHARE_HOST_IN:
+        return MIN(out && in ? link->duplex_rate : link->alone_rate, net ? link->net_rate : 1);
     case N_SHARE_CLASSES:
     default:
         return 1;
@@ -107,6 +121,7 @@ static void note(Step *step, const Host *host, const Instr *instr)
     times->flops[instr->label] += (double)n * instr->flops;
     times->busy_ns[instr->label] += n * instr->device_ns;
     times->evidence_ns[instr->evidence] += n * instr->device_ns;
+    times->moved_bytes[instr->label] += n * (instr->kind == INSTR_COMPUTE ? instr->bytes : 0);
     if (instr->phase == PHASE_RECOMPUTE) {
         times->recomputed_flops += (double)n * instr->flops;
     }
@@ -221,6 +236,12 @@ static gboolean is_comm_lane(const void *data, int lane)
     return lane == STREAM_GATHER || lane == STREAM_REDUCE || lane == STREAM_ALL_TO_ALL;
 }
 
+static gboolean is_copy_lane(const void *data, int lane)
+{
+    (void)data;
+    return lane == STREAM_COPY_OUT || lane == STREAM_COPY_IN;
+}
+
 static gboolean is_any_lane(const void *data, int lane)
 {
     (void)data;
@@ -230,7 +251,7 @@ static gboolean is_any_lane(const void *data, int lane)
 
 static void step_build(Step *step, Program *const *programs, const ShareLaw *law)
 {
-    static const char *const names[N_STREAMS] = {"compute", "gather-in", "gather", "reduce", "all-to-all", "copy"};
+    static const char *const names[N_STREAMS] = {"compute", "gather-in", "gather", "reduce", "all-to-all", "copy-out", "copy-in"};
     for (int64_t c = 0; c < step->n_classes; c++) {
         Host *host = &step->hosts[c];
         int device = streams_add_device(step->streams, law);
@@ -267,6 +288,7 @@ static void add_exposed(Step *step, SimTime from_ns, SimTime to_ns, int64_t time
         }
     }
     step->times->exposed_comm_ns += times * span_log_exposed_ns(window, is_comm_lane, is_compute_lane, NULL);
+    step->times->exposed_copy_ns += times * span_log_exposed_ns(window, is_copy_lane, is_compute_lane, NULL);
     step->times->exposed_host_ns += times * MAX(0, to_ns - from_ns - span_log_busy_ns(window, is_any_lane, NULL));
 }
 
@@ -328,7 +350,8 @@ static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_c
 {
     Step step = {.device = plan->cluster->device, .n_classes = n_classes, .times = ret_times, .start_ns = -1};
     StreamCallbacks callbacks = {.done = on_done, .self = &step};
-    g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, step.device);
+    Sharing sharing = {step.device, host_link_of(plan->cluster)};
+    g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
     g_autoptr(SimEngine) engine = sim_engine_new();
     g_autoptr(SpanLog) log = span_log_new();
     g_autoptr(Streams) streams = streams_new(engine, &callbacks);

@@ -16,10 +16,12 @@ typedef struct StepTimes {
     SimTime step_ns;
     SimTime phase_ns[N_PHASES];   /* end of the last kernel of forward (summed over micro-batches), backward, optimizer */
     SimTime exposed_comm_ns;      /* collectives running while the compute stream of the observed class does not */
+    SimTime exposed_copy_ns;      /* copies between HBM and DDR running while the compute stream does not: stalls */
     SimTime exposed_host_ns;      /* nothing running there */
     SimTime busy_ns[N_LABELS];    /* observed class: time of kernels by label, collectives included */
     int64_t launches[N_LABELS];
     double flops[N_LABELS];
+    int64_t moved_bytes[N_LABELS]; /* copies between HBM and DDR, by label */
     double recomputed_flops;
     SimTime coll_ns[N_GROUP_KINDS][N_COLLS];
     int64_t coll_count[N_GROUP_KINDS][N_COLLS];

@@ -1,0 +1,33 @@
+#include "hw/host-link.h"
+
+#include "hw/timing.h"
+
+/* Long enough that what a copy costs beside its bytes does not count. */
+static const int64_t LONG_COPY_BYTES = (int64_t)1 << 30;
+
+HostLink host_link_of(const Cluster *cluster)
+{
+    const Device *device = cluster->device;
+    double seconds = (double)timing_host_copy_ns(device, LONG_COPY_BYTES, NULL) * 1e-9;
+    HostLink link = {.bytes_per_s = (double)LONG_COPY_BYTES / seconds,
+                     .alone_rate = 1,
+                     .duplex_rate = device->host_duplex_rate > 0 ? device->host_duplex_rate : 1,
+                     .net_rate = 1,
+                     .rate_of_net = 1,
+                     .bytes = device->host_bytes,
+                     .pooled = device->unified_memory};
+    if (device->host_memory_bytes_per_s > 0) {
+        /* fewer GPUs than the node usually has share its memory among themselves */
+        double part = device->host_memory_bytes_per_s * (double)MAX(1, device->gpus_per_node) /
+                      (double)MAX(1, MIN(cluster->gpus_per_node, device->gpus_per_node));
+        link.alone_rate = MIN(link.alone_rate, part / link.bytes_per_s);
+        link.duplex_rate = MIN(link.duplex_rate, part / 2 / link.bytes_per_s);
+    }
+    if (device->nic_on_host_link && cluster->scale_out_bytes_per_s > 0) {
+        double nic = MIN(cluster->scale_out_bytes_per_s, device->host_link_bytes_per_s);
+        double fair = MAX(link.bytes_per_s / 2, link.bytes_per_s - nic);
+        link.net_rate = fair / link.bytes_per_s;
+        link.rate_of_net = MIN(1, (link.bytes_per_s - fair) / nic);
+    }
+    return link;
+}

@@ -1,0 +1,26 @@
+/*
+ * Host link: what copies between a GPU's HBM and the host's DDR get of the link while others move, too.
+ *
+ * timing_host_copy_ns() prices one copy in one direction, alone on its link, through pinned memory. Three things make it
+ * slower, each a share of that speed:
+ *  - the other direction: a link is full duplex but for a few per cent (measured), and both directions meet in the DDR;
+ *  - the DDR: all GPUs of a node copy at the same time, and each gets its part of the node's memory bandwidth;
+ *  - the NIC: where it hangs on the GPU's own PCIe switch, traffic between nodes crosses the same link. Both get what
+ *    max-min fair sharing gives them. A C2C or UB link has no NIC on it.
+ */
+#pragma once
+
+#include "hw/cluster.h"
+
+typedef struct HostLink {
+    double bytes_per_s; /* one direction, long copies, alone */
+    double alone_rate;  /* share of it left when every GPU of the node copies in one direction (0 to 1] */
+    double duplex_rate; /* the same of each direction when both move */
+    double net_rate;    /* share of a copy's rate left beside traffic between nodes; 1 = that takes another way */
+    double rate_of_net; /* share of that traffic's rate left beside copies */
+    int64_t bytes;      /* DDR per GPU; 0 = unknown */
+    gboolean pooled;    /* DDR of the whole super-node serves every GPU: what counts is the mean over ranks */
+} HostLink;
+
+/* The link of each GPU of a cluster whose nodes all copy at once. */
+HostLink host_link_of(const Cluster *cluster);
