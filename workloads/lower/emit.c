@@ -10,6 +10,7 @@ Instr *emit(Emitter *emitter, InstrKind kind, StreamId stream)
                    .phase = (guint8)emitter->phase,
                    .place = {ARG_FRAME, -1},
                    .op = -1,
+                   .work = -1,
                    .label = LABEL_HOST};
     g_array_append_val(emitter->segment->instrs, instr);
     return &g_array_index(emitter->segment->instrs, Instr, emitter->segment->instrs->len - 1);
@@ -74,6 +75,12 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
     instr->flops = work->flops * work->n_launches;
     instr->share = stream != STREAM_COMPUTE ? SHARE_SIDE : work_law_group(work->law) == WORK_GROUP_COMPUTE ? SHARE_DENSE : SHARE_STREAM;
     instr->evidence = (guint8)price.evidence;
+    if (emitter->segment->works != NULL) {
+        Work kept = *work;
+        kept.group_rows = NULL; /* borrowed, and gone when a report asks */
+        instr->work = (gint32)emitter->segment->works->len;
+        g_array_append_val(emitter->segment->works, kept);
+    }
 }
 
 void emit_cost(Emitter *emitter, StreamId stream, const OpCost *cost, int label, int op)

@@ -350,13 +350,14 @@ static void lowering_clear(Lowering *lowering)
     price_list_free(lowering->emitter.prices);
 }
 
-Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
+static Program *lower(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank, gboolean keeps_works)
 {
     Lowering lowering = {.plan = plan, .graphs = graphs, .routing = routing, .ep_rank = ep_rank, .cut = -1};
     g_autofree gint32 *frames = g_new0(gint32, graphs->n_layers);
     StepState state = {.lowering = &lowering, .frames = frames};
     int cut_tensor;
     lowering.program = program_new();
+    lowering.program->keeps_works = keeps_works;
     lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = price_list_new()};
     lowering.cache = g_array_new(FALSE, TRUE, sizeof(CachedSegment));
     lowering.mode = save_mode(plan);
@@ -378,4 +379,14 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
     clock_settle(lowering.program);
     lowering_clear(&lowering);
     return lowering.program;
+}
+
+Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
+{
+    return lower(plan, graphs, routing, ep_rank, FALSE);
+}
+
+Program *lower_plan_described(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
+{
+    return lower(plan, graphs, routing, ep_rank, TRUE);
 }

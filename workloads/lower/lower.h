@@ -25,6 +25,9 @@ ModelGraph *lower_graphs(const Plan *plan);
  */
 Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);
 
+/* The same with the work of every kernel kept (Segment.works): for reports. */
+Program *lower_plan_described(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);
+
 /* Number of classes: 1, or ep when the loads of the EP ranks differ. */
 int64_t lower_n_classes(const Plan *plan, const Routing *routing);
 

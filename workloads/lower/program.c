@@ -34,12 +34,20 @@ const char *program_phase_name(Phase phase)
     return names[phase];
 }
 
+const char *program_stream_name(StreamId stream)
+{
+    static const char *const names[N_STREAMS] = {"compute",    "gather-in", "gather", "reduce",
+                                                  "all-to-all", "copy-out",  "copy-in"};
+    return names[stream];
+}
+
 static void segment_free(void *data)
 {
     Segment *segment = data;
     g_free(segment->name);
     g_array_unref(segment->instrs);
     g_array_unref(segment->operands);
+    g_clear_pointer(&segment->works, g_array_unref);
     g_free(segment);
 }
 
@@ -77,6 +85,7 @@ int program_add_segment(Program *program, const char *name, const Graph *graph)
     segment->graph = graph;
     segment->instrs = g_array_new(FALSE, TRUE, sizeof(Instr));
     segment->operands = g_array_new(FALSE, TRUE, sizeof(Place));
+    segment->works = program->keeps_works ? g_array_new(FALSE, TRUE, sizeof(Work)) : NULL;
     g_ptr_array_add(program->segments, segment);
     return (int)program->segments->len - 1;
 }

@@ -108,10 +108,11 @@ enum {
     N_LABELS
 };
 
-/* Name of a label, and of a group, for reports. */
+/* Names for reports. */
 const char *program_label_name(int label);
 const char *program_group_name(GroupKind group);
 const char *program_phase_name(Phase phase);
+const char *program_stream_name(StreamId stream);
 
 enum { ARG_FRAME = -1 };
 
@@ -142,6 +143,7 @@ typedef struct Instr {
     guint8 share;      /* COMPUTE, COLLECTIVE: ShareClass */
     SimTime device_ns; /* COMPUTE, COLLECTIVE: duration alone on device and network */
     float power_share; /* COMPUTE: timing_power_share() of its kernels */
+    gint32 work;        /* COMPUTE: in the segment's list of works, or -1 */
     gint32 clock_ns[2]; /* COMPUTE: what device_ns gains or loses at the least and the highest step share of clock.h */
     SimTime host_ns;   /* host time to issue it */
     int64_t bytes;     /* ALLOC: size; COLLECTIVE: whole tensor per rank; copies between tiers: what moves */
@@ -153,6 +155,7 @@ typedef struct Segment {
     const Graph *graph; /* borrowed, or NULL */
     GArray *instrs;     /* Instr */
     GArray *operands;   /* Place; idx -1 = absent */
+    GArray *works;      /* Work: what its kernels ask for, without group_rows; NULL unless the program keeps them */
 } Segment;
 
 enum { CALL_ARGS_MAX = 24 };
@@ -188,6 +191,7 @@ typedef struct Program {
     GPtrArray *groups;   /* struct FsdpGroup, owned */
     gint32 inputs;       /* the static buffer of token ids and labels */
     gint32 n_buffers, n_tokens;
+    gboolean keeps_works; /* segments list the works of their kernels, for reports */
     int64_t static_bytes[N_MEM_TAGS]; /* alive before the step and after it */
 } Program;
 

@@ -19,6 +19,7 @@ typedef struct Host {
     int first_stream;
     int *tokens; /* by program token: the latest record, or -1 */
     gboolean waits;
+    int n_steps; /* whose optimizer has ended; counted for an observer */
 } Host;
 
 /* End of a phase. */
@@ -46,6 +47,8 @@ typedef struct Step {
     SimTime mark_ns;  /* end of the phase before */
     int64_t n_repeats, n_skipped; /* of the repeated block: run through, and left out because they are alike */
     GArray *marks;    /* Mark: ends of phases of the measured step */
+    const StepObserver *observer; /* NULL: nobody asks */
+    GArray *sites;                /* StepSite: of works under observation, by the value of their tags */
     gboolean ok;
 } Step;
 
@@ -93,6 +96,23 @@ static double share_rate(const void *data, guint32 running, int cls)
     }
 }
 
+/* Where a host is: at the instruction that it took last. */
+static StepSite host_site(const Step *step, const Host *host)
+{
+    return (StepSite){(gint32)(host - step->hosts), (gint32)host->call, (gint32)host->instr - 1, (gint32)host->n_repeats};
+}
+
+/* Tag of a work: 0, or under observation 1 + its site. */
+static uint64_t work_tag(Step *step, const Host *host)
+{
+    if (step->observer == NULL || host->round < N_ROUNDS - 1) {
+        return tag_of(TAG_WORK, 0);
+    }
+    StepSite site = host_site(step, host);
+    g_array_append_val(step->sites, site);
+    return tag_of(TAG_WORK, step->sites->len);
+}
+
 static void push_compute(Step *step, Host *host, const Instr *instr)
 {
     SimTime one_host = instr->host_ns / instr->n_launches, one_device = instr->device_ns / instr->n_launches;
@@ -101,7 +121,7 @@ static void push_compute(Step *step, Host *host, const Instr *instr)
     StreamWork work = {.duration_ns = instr->device_ns,
                        .not_before_ns = MAX(first, last + one_device - instr->device_ns),
                        .cls = instr->share,
-                       .tag = tag_of(TAG_WORK, (int64_t)instr->label)};
+                       .tag = work_tag(step, host)};
     host->now_ns = last;
     if (instr->kind == INSTR_COLLECTIVE && step->groups[instr->group][instr->stream] >= 0) {
         streams_push_join(step->streams, host->first_stream + instr->stream, step->groups[instr->group][instr->stream],
@@ -184,6 +204,10 @@ static void host_run(Step *step, Host *host)
         const GArray *instrs = program_segment(host->program, call->segment)->instrs;
         while (!host->waits && host->instr < instrs->len) {
             const Instr *instr = &g_array_index(instrs, Instr, host->instr++);
+            if (step->observer != NULL && host->round == N_ROUNDS - 1) {
+                StepSite site = host_site(step, host);
+                step->observer->issued(step->observer->self, &site, host->now_ns);
+            }
             host->waits = !host_issue(step, host, call, instr);
         }
         if (host->instr == instrs->len) {
@@ -198,6 +222,20 @@ static void host_run(Step *step, Host *host)
     }
 }
 
+/* Tells the observer of a work, or of the end of a phase: from that of the step before on. */
+static void tell(const Step *step, Host *host, int what, int64_t value, SimTime start_ns, SimTime end_ns)
+{
+    const StepObserver *observer = step->observer;
+    if (what == TAG_WORK && value > 0) {
+        observer->ran(observer->self, &g_array_index(step->sites, StepSite, value - 1), start_ns, end_ns);
+    } else if (what == TAG_MARK) {
+        host->n_steps += value == PHASE_OPTIMIZER ? 1 : 0;
+        if (host->n_steps > 0) {
+            observer->marked(observer->self, (gint32)(host - step->hosts), (Phase)value, end_ns);
+        }
+    }
+}
+
 static void on_done(void *self, int stream, uint64_t tag, SimTime start_ns, SimTime end_ns)
 {
     Step *step = self;
@@ -205,6 +243,9 @@ static void on_done(void *self, int stream, uint64_t tag, SimTime start_ns, SimT
     Host *host = &step->hosts[class];
     int what = (int)(tag & 3);
     int64_t value = (int64_t)(tag >> 2);
+    if (step->observer != NULL) {
+        tell(step, host, what, value, start_ns, end_ns);
+    }
     if (what == TAG_WORK && class == 0 && step->start_ns >= 0 && end_ns > step->start_ns) {
         Span span = {MAX(start_ns, step->start_ns), end_ns, (uint64_t)value, stream};
         span_log_add(step->log, &span);
@@ -249,9 +290,13 @@ static gboolean is_any_lane(const void *data, int lane)
     return TRUE;
 }
 
+gboolean step_group_meets(int64_t n_classes, GroupKind group)
+{
+    return n_classes > 1 && (group == GROUP_DENSE || group == GROUP_EP);
+}
+
 static void step_build(Step *step, Program *const *programs, const ShareLaw *law)
 {
-    static const char *const names[N_STREAMS] = {"compute", "gather-in", "gather", "reduce", "all-to-all", "copy-out", "copy-in"};
     for (int64_t c = 0; c < step->n_classes; c++) {
         Host *host = &step->hosts[c];
         int device = streams_add_device(step->streams, law);
@@ -262,13 +307,13 @@ static void step_build(Step *step, Program *const *programs, const ShareLaw *law
             host->tokens[t] = -1;
         }
         for (int s = 0; s < N_STREAMS; s++) {
-            g_autofree char *name = g_strdup_printf("class %d %s", (int)c, names[s]);
+            g_autofree char *name = g_strdup_printf("class %d %s", (int)c, program_stream_name((StreamId)s));
             int stream = streams_add(step->streams, name, device);
             g_assert(stream == host->first_stream + s);
         }
     }
     for (int g = 0; g < N_GROUP_KINDS; g++) {
-        gboolean meets = step->n_classes > 1 && (g == GROUP_DENSE || g == GROUP_EP);
+        gboolean meets = step_group_meets(step->n_classes, (GroupKind)g);
         for (int s = 0; s < N_STREAMS; s++) {
             step->groups[g][s] = meets ? streams_add_group(step->streams, (int)step->n_classes) : -1;
         }
@@ -345,10 +390,11 @@ static gboolean check_durations(const Program *program, const Plan *plan, GError
 }
 
 /* One simulation with n_repeats of the repeated block. ret_settled says whether the ones left out are accounted for. */
-static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_classes, int64_t n_repeats, StepTimes *ret_times,
-                         gboolean *ret_settled, GError **error)
+static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_classes, int64_t n_repeats,
+                         const StepObserver *observer, StepTimes *ret_times, gboolean *ret_settled, GError **error)
 {
-    Step step = {.device = plan->cluster->device, .n_classes = n_classes, .times = ret_times, .start_ns = -1};
+    Step step = {
+        .device = plan->cluster->device, .n_classes = n_classes, .times = ret_times, .start_ns = -1, .observer = observer};
     StreamCallbacks callbacks = {.done = on_done, .self = &step};
     Sharing sharing = {step.device, host_link_of(plan->cluster)};
     g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
@@ -356,12 +402,14 @@ static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_c
     g_autoptr(SpanLog) log = span_log_new();
     g_autoptr(Streams) streams = streams_new(engine, &callbacks);
     g_autoptr(GArray) marks = g_array_new(FALSE, FALSE, sizeof(Mark));
+    g_autoptr(GArray) sites = g_array_new(FALSE, FALSE, sizeof(StepSite));
     g_autofree Host *hosts = g_new0(Host, n_classes);
     *ret_times = (StepTimes){0};
     step.engine = engine;
     step.streams = streams;
     step.log = log;
     step.marks = marks;
+    step.sites = sites;
     step.hosts = hosts;
     step.n_repeats = n_repeats;
     step.n_skipped = programs[0]->repeat.times - n_repeats;
@@ -383,7 +431,15 @@ static const int64_t repeat_trials[] = {4, 16, 64};
 gboolean step_run_unfolded(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
 {
     gboolean settled;
-    return step_try(plan, programs, n_classes, programs[0]->repeat.times, ret_times, &settled, error);
+    return step_try(plan, programs, n_classes, programs[0]->repeat.times, NULL, ret_times, &settled, error);
+}
+
+gboolean step_observe(const Plan *plan, Program *const *programs, int64_t n_classes, int64_t n_repeats,
+                      const StepObserver *observer, StepTimes *ret_times, GError **error)
+{
+    gboolean settled;
+    int64_t n = CLAMP(n_repeats, MIN(2, programs[0]->repeat.times), programs[0]->repeat.times);
+    return step_try(plan, programs, n_classes, n, observer, ret_times, &settled, error);
 }
 
 gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
@@ -396,7 +452,7 @@ gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes,
     }
     for (size_t i = 0; i < G_N_ELEMENTS(repeat_trials) && !settled; i++) {
         int64_t n_repeats = MIN(repeat_trials[i], programs[0]->repeat.times);
-        if (!step_try(plan, programs, n_classes, n_repeats, ret_times, &settled, error)) {
+        if (!step_try(plan, programs, n_classes, n_repeats, NULL, ret_times, &settled, error)) {
             return FALSE;
         }
     }

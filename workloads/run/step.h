@@ -36,5 +36,32 @@ typedef struct StepTimes {
  */
 gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error);
 
+/* An instruction of the measured step: the instr-th of the call-th call, in the repeat-th run of the repeated block. */
+typedef struct StepSite {
+    gint32 rank_class;
+    gint32 call, instr, repeat;
+} StepSite;
+
+/* Who is told what happens in the measured step, in the order in which it happens. Times are of the simulation's clock. */
+typedef struct StepObserver {
+    /* The host of a class has come to an instruction, at host_ns of its own time; host order is memory's order. */
+    void (*issued)(void *self, const StepSite *site, SimTime host_ns);
+    /* A kernel or collective has run. Members of a collective that meet are told of in the order in which they came. */
+    void (*ran)(void *self, const StepSite *site, SimTime start_ns, SimTime end_ns);
+    /* A phase of a class has ended. The first that is told of is the optimizer of the step before: there the step begins. */
+    void (*marked)(void *self, gint32 rank_class, Phase phase, SimTime ns);
+    void *self;
+} StepObserver;
+
+/*
+ * Runs the step with n_repeats of the repeated block (at least 2, at most all; nothing else is left out), and tells the
+ * observer. ret_times adds what was left out as step_run() does, to the jitter of one repetition.
+ */
+gboolean step_observe(const Plan *plan, Program *const *programs, int64_t n_classes, int64_t n_repeats,
+                      const StepObserver *observer, StepTimes *ret_times, GError **error);
+
+/* Whether collectives of that group are one rendezvous of all classes. */
+gboolean step_group_meets(int64_t n_classes, GroupKind group);
+
 /* The same with every repeated micro-batch simulated: what step_run must equal. For tests. */
 gboolean step_run_unfolded(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error);
