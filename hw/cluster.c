@@ -41,8 +41,7 @@ void cluster_free(Cluster *cluster)
     g_free(cluster);
 }
 
-/* Domain of a rank. A domain inside a node never crosses it. */
-static int64_t domain_of(const Cluster *cluster, int64_t rank)
+int64_t cluster_domain(const Cluster *cluster, int64_t rank)
 {
     if (cluster->domain_gpus >= cluster->gpus_per_node) {
         int64_t nodes_per_domain = MAX(cluster->domain_gpus / cluster->gpus_per_node, 1);
@@ -58,7 +57,7 @@ CollGroup cluster_group(const Cluster *cluster, int64_t first, int64_t stride, i
     g_assert(n_ranks >= 1 && stride >= 0 && first >= 0);
     int64_t best = 1, run = 0, last = -1;
     for (int64_t i = 0; i < n_ranks; i++) {
-        int64_t domain = domain_of(cluster, first + i * stride);
+        int64_t domain = cluster_domain(cluster, first + i * stride);
         run = domain == last ? run + 1 : 1;
         last = domain;
         best = MAX(best, run);

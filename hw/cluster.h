@@ -37,6 +37,9 @@ Cluster *cluster_load(const char *preset_or_path, int64_t n_nodes, int64_t gpus_
 void cluster_free(Cluster *cluster);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Cluster, cluster_free)
 
+/* Scale-up domain of a rank. A domain inside a node never crosses it. */
+int64_t cluster_domain(const Cluster *cluster, int64_t rank);
+
 /*
  * Geometry of the group {first + i * stride, 0 <= i < n_ranks}: how many of them share a scale-up domain (the
  * largest number, if domains hold different numbers).

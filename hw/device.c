@@ -139,6 +139,24 @@ static void take_over(Device *device)
     }
 }
 
+static gboolean check_network(const Device *device, const char *file, GError **error)
+{
+    const char *fault = NULL;
+    if (device->nics_per_node > 0 && device->gpus_per_node % device->nics_per_node != 0) {
+        fault = "nics_per_node has to divide gpus_per_node: every NIC serves as many GPUs";
+    } else if (device->leaf_uplink_frac > 0.0 && device->nodes_per_leaf == 0) {
+        fault = "leaf_uplink_frac has no effect without nodes_per_leaf";
+    } else if (device->leaves_per_pod > 0 && device->nodes_per_leaf == 0) {
+        fault = "leaves_per_pod has no effect without nodes_per_leaf";
+    } else if (device->pod_uplink_frac > 0.0 && device->leaves_per_pod == 0) {
+        fault = "pod_uplink_frac has no effect without leaves_per_pod";
+    }
+    if (fault != NULL) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: values: %s", file, fault);
+    }
+    return fault == NULL;
+}
+
 static gboolean check(const Device *device, const char *file, GError **error)
 {
     const char *missing = NULL;
@@ -167,7 +185,7 @@ static gboolean check(const Device *device, const char *file, GError **error)
                     missing);
         return FALSE;
     }
-    return TRUE;
+    return check_network(device, file, error);
 }
 
 /* A device from its descriptor; what it does not say comes from `like` (may be NULL). */

@@ -58,6 +58,13 @@ typedef struct Device {
     int64_t domain_gpus;          /* GPUs of one scale-up domain; it may span nodes */
     double scale_up_bytes_per_s;  /* per GPU, one direction, datasheet */
     double scale_out_bytes_per_s; /* per GPU, one direction (its NIC rail), datasheet */
+    gboolean scale_up_mesh;       /* a link to each peer of the domain instead of a port into a switch */
+    int64_t nics_per_node;        /* 0 = one a GPU */
+    gboolean rails;               /* the n-th NICs of many nodes meet in the n-th leaf switch */
+    int64_t nodes_per_leaf;       /* 0 = all nodes on one fabric that never fills */
+    double leaf_uplink_frac;      /* uplinks of a leaf over the NICs below it; 0.5 = oversubscribed 2:1; 0 = 1 */
+    int64_t leaves_per_pod;       /* groups of nodes_per_leaf nodes under one spine; 0 = all */
+    double pod_uplink_frac;       /* uplinks of a pod over those of its leaves; 0 = 1 */
     SimTime scale_out_latency_ns; /* of one message between nodes */
 
     /* Host issue costs (nanoseconds); hw/README.md says how they were found. */
