@@ -170,10 +170,11 @@ static void summarise(const Run *run, TransfersSummary *ret_summary)
 gboolean transfers_run(const Topology *topology, Transfer *transfers, size_t n, TransfersSummary *ret_summary,
                        size_t *ret_bad, GError **error)
 {
+    g_assert(n <= G_MAXINT);
     Run run = {.topology = topology, .transfers = transfers, .n = n};
-    g_autofree guint8 *n_links = run.n_links = g_new0(guint8, n);
+    g_autofree guint8 *n_links = run.n_links = g_new0(guint8, MAX(n, 1));
     g_autofree void *path = run.path = g_malloc_n(MAX(n, 1), sizeof *run.path);
-    g_autofree size_t *order = run.order = g_new(size_t, n);
+    g_autofree size_t *order = run.order = g_new0(size_t, MAX(n, 1));
     g_autoptr(GArray) used = run.used = g_array_new(FALSE, FALSE, sizeof(UsedLink));
     g_autoptr(GHashTable) numbers = run.numbers = g_hash_table_new(NULL, NULL);
     for (size_t i = 0; i < n; i++) {
