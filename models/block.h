@@ -28,7 +28,11 @@ typedef struct BlockOptions {
     int64_t image_tokens;                             /* > 0: the vision tower is part of the graph */
     gboolean chunked_loss_tokens, chunked_loss_vocab; /* head and loss run per chunk */
     int64_t vocab_chunk;                              /* columns per vocabulary slice, 0 = whole */
-    double capacity_factor;                           /* 0 = dropless */
+    MoeCapacity capacity;                             /* factor 0 = dropless */
+    int64_t capacity_scope;                           /* tokens in a row that share capacities; 0 = all of the run */
+    gboolean capacity_adaptive;                       /* the capacity comes with the rows */
+    gboolean pad_experts;                             /* every expert computes exactly its capacity */
+    int64_t expert_slots;                             /* experts and copies of them; 0 = the model's experts */
     MoeDrop drop;
     /*
      * Losses beside the main one, each an output of its layer's graph behind the first: Switch balancing loss and

@@ -108,7 +108,7 @@ static void build_experts(Graph *graph, gboolean second, int variant)
                              .score = ROUTER_SIGMOID,
                              .renorm = TRUE,
                              .scaling = 1,
-                             .capacity_factor = variant == 0 ? 0 : 0.7,
+                             .capacity = {.factor = variant == 0 ? 0 : 0.7},
                              .drop = MOE_DROP_PROBS};
     int x = graph_add_input(graph, "x", ROWS_TOKENS, HIDDEN, DTYPE_FP64, TRUE);
     RouterTensors t = router_add(graph, "gate", x, &attr);

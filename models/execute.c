@@ -199,14 +199,12 @@ static void rows_update(Execution *run, const Op *op, const OpClass *class)
         return;
     }
     const Tensor *counts = run->values->pdata[op->outputs[class->counts_output - 1]];
-    int64_t n = tensor_numel(counts), sum = 0;
-    for (int64_t e = 0; e < n; e++) {
-        sum += ((const int64_t *)counts->data)[e];
-    }
-    run->rows.rows[ROWS_SLOTS] = sum;
+    OpView view = {run->graph, op, &run->rows};
+    gboolean padded = class->padded_slots != NULL && class->padded_slots(&view) > 0;
+    run->rows.rows[ROWS_SLOTS] = op_counted_slots(&view, counts);
     if (run->graph->ep_size <= 1) {
-        run->rows.rows[ROWS_RECEIVED] = sum;
-        run->rows.local_expert_rows = counts->data;
+        run->rows.rows[ROWS_RECEIVED] = run->rows.rows[ROWS_SLOTS];
+        run->rows.local_expert_rows = padded ? NULL : counts->data; /* padded slots are even */
     }
 }
 

@@ -24,7 +24,7 @@ typedef enum RowSpace {
     ROWS_TOKENS,   /* tokens of the micro-batch on this rank (of the chunk, inside a chunked loss) */
     ROWS_SLOTS,    /* token-expert pairs that this rank sends: tokens x k, less what is dropped */
     ROWS_RECEIVED, /* token-expert pairs that this rank's experts compute */
-    ROWS_EXPERTS,  /* experts of the model */
+    ROWS_EXPERTS,  /* slots of experts in the expert-parallel group: the model's experts, and copies of them */
     ROWS_LOCAL_EXPERTS,
     ROWS_PAIRS,     /* token pairs inside sequences: sum of squared lengths */
     ROWS_SEQUENCES, /* sequences (packed documents) */
@@ -38,6 +38,9 @@ typedef struct RowCounts {
     int64_t rows[N_ROW_SPACES];
     int64_t seq_len;                  /* tokens per sequence: rows[TOKENS] = sequences x seq_len */
     const int64_t *local_expert_rows; /* rows[RECEIVED] split over the local experts, or NULL = even */
+    int64_t capacity;                 /* slots of an expert on this rank where the router's attributes do not say; 0 = they do */
+    const struct Placement *placement; /* values only: slots of the experts (models/placement.h), or NULL = one each */
+    int64_t source;                   /* values only: place in the expert-parallel group */
     const int64_t *doc_starts;        /* values only: rows[SEQUENCES] + 1 offsets, or NULL = equal lengths */
 } RowCounts;
 

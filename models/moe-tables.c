@@ -12,6 +12,37 @@ static const char *const drop_names[N_MOE_DROPS] = {
     [MOE_DROP_PROBS] = "probability",
 };
 
+static const struct {
+    const char *name;
+    int64_t top_k;
+} capacity_rules[N_MOE_CAPACITY_RULES] = {
+    [MOE_CAPACITY_MEGATRON] = {"megatron", 0}, [MOE_CAPACITY_DEEPSPEED] = {"deepspeed", 0}, [MOE_CAPACITY_TUTEL] = {"tutel", 0},
+    [MOE_CAPACITY_SWITCH] = {"switch", 1},     [MOE_CAPACITY_GSHARD] = {"gshard", 2},
+};
+
+const char *moe_capacity_rule_name(MoeCapacityRule rule)
+{
+    g_assert(rule < N_MOE_CAPACITY_RULES);
+    return capacity_rules[rule].name;
+}
+
+gboolean moe_capacity_rule_from_name(const char *name, MoeCapacityRule *ret_rule)
+{
+    for (int i = 0; i < N_MOE_CAPACITY_RULES; i++) {
+        if (strcmp(capacity_rules[i].name, name) == 0) {
+            *ret_rule = (MoeCapacityRule)i;
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+int64_t moe_capacity_rule_top_k(MoeCapacityRule rule)
+{
+    g_assert(rule < N_MOE_CAPACITY_RULES);
+    return capacity_rules[rule].top_k;
+}
+
 const char *moe_drop_name(MoeDrop drop)
 {
     g_assert(drop < N_MOE_DROPS);
@@ -40,11 +71,55 @@ int64_t moe_capacity(MoeCapacityRule rule, const MoeShape *shape, double factor,
     case MOE_CAPACITY_TUTEL:
         capacity = shape->top_k * (int64_t)floor(factor * (double)quantity_div_up(shape->n_tokens, shape->experts));
         return quantity_round_up(capacity, MAX(extra, 1));
+    case MOE_CAPACITY_SWITCH:
+        return (int64_t)floor((double)shape->n_tokens / (double)shape->experts * factor);
+    case MOE_CAPACITY_GSHARD:
+        return (int64_t)floor(2 * (double)shape->n_tokens / (double)shape->experts * factor);
     case MOE_CAPACITY_MEGATRON:
     case N_MOE_CAPACITY_RULES:
     default:
         return capacity;
     }
+}
+
+int64_t moe_capacity_rows(const MoeCapacity *capacity, const MoeShape *shape)
+{
+    int64_t multiple = MAX(capacity->multiple, 1);
+    if (capacity->factor <= 0) {
+        return 0;
+    }
+    int64_t extra = capacity->rule == MOE_CAPACITY_DEEPSPEED ? capacity->least : multiple;
+    return quantity_round_up(moe_capacity(capacity->rule, shape, capacity->factor, extra), multiple);
+}
+
+static int64_t n_above(const int64_t *counts, int64_t n, int64_t capacity)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += MAX(counts[i] - capacity, 0);
+    }
+    return sum;
+}
+
+int64_t moe_capacity_measured(const MoeCapacity *capacity, const MoeShape *shape, const int64_t *counts, int64_t n_sources,
+                              double drop_target)
+{
+    int64_t n = n_sources * shape->experts, multiple = MAX(capacity->multiple, 1), sum = 0, most = 1;
+    int64_t bound = moe_capacity_rows(capacity, shape);
+    for (int64_t i = 0; i < n; i++) {
+        sum += counts[i];
+        most = MAX(most, counts[i]);
+    }
+    int64_t low = 1, high = quantity_div_up(most, multiple); /* in multiples; high drops nothing */
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if ((double)n_above(counts, n, middle * multiple) <= drop_target * (double)sum) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return bound > 0 ? MIN(high * multiple, bound) : high * multiple;
 }
 
 /* Keeps the first C slots of each expert: by token, or by choice and then token. */
@@ -77,12 +152,18 @@ static int keep_key_compare(const void *a, const void *b)
     return x->slot < y->slot ? -1 : 1;
 }
 
+/*
+ * Weights nearer than this are ties. Tokens of the same history have equal weights but for the rounding of products that are
+ * blocked differently from rank to rank; which of them goes must not hang on that.
+ */
+static const double weight_unit = 0x1p-40;
+
 /* Keeps the C largest weights of each expert: one sort of all slots, then first come first served. */
 static void keep_largest(int64_t n_slots, const int64_t *sel, const double *weights, int64_t *room, guint8 *keep)
 {
     g_autofree KeepKey *keys = g_new(KeepKey, n_slots);
     for (int64_t s = 0; s < n_slots; s++) {
-        keys[s] = (KeepKey){weights[s], s};
+        keys[s] = (KeepKey){nearbyint(weights[s] / weight_unit), s};
     }
     qsort(keys, (size_t)n_slots, sizeof *keys, keep_key_compare);
     for (int64_t i = 0; i < n_slots; i++) {
@@ -141,6 +222,22 @@ int64_t *moe_slot_of(const int64_t *order, int64_t n_slots, int64_t n_choices)
     for (int64_t s = 0; s < n_slots; s++) {
         g_assert(order[s] >= 0 && order[s] < n_choices);
         slot_of[order[s]] = s;
+    }
+    return slot_of;
+}
+
+int64_t *moe_padded_slot_of(const int64_t *order, const int64_t *counts, int64_t experts, int64_t capacity, int64_t n_choices)
+{
+    int64_t *slot_of = g_new(int64_t, n_choices);
+    int64_t s = 0;
+    for (int64_t i = 0; i < n_choices; i++) {
+        slot_of[i] = -1;
+    }
+    for (int64_t e = 0; e < experts; e++) {
+        g_assert(counts[e] <= capacity);
+        for (int64_t i = 0; i < counts[e]; i++) {
+            slot_of[order[s++]] = e * capacity + i;
+        }
     }
     return slot_of;
 }

@@ -132,6 +132,17 @@ gboolean op_trains_param(const OpView *view, int i)
     return i < view->op->n_params && view->op->params[i] >= 0 && op_weight(view, i)->trainable;
 }
 
+int64_t op_counted_slots(const OpView *view, const Tensor *counts)
+{
+    const OpClass *class = op_class(view->op->kind);
+    int64_t n = tensor_numel(counts), sum = 0;
+    int64_t padded = class->padded_slots != NULL ? class->padded_slots(view) : 0;
+    for (int64_t e = 0; e < n; e++) {
+        sum += padded > 0 ? padded : ((const int64_t *)counts->data)[e];
+    }
+    return sum;
+}
+
 gboolean op_has_backward(const OpView *view)
 {
     for (int i = 0; i < view->op->n_inputs; i++) {

@@ -129,6 +129,7 @@ typedef struct OpClass {
     gboolean is_loss;     /* auxiliary tensors and workspace are reported as logits */
     gboolean views_input; /* the outputs are parts of input 0 and take no memory of their own */
     int counts_output;    /* value runs: 1 + the output that counts the slots of each expert (a router's); 0 = none */
+    int64_t (*padded_slots)(const OpView *view); /* with counts_output: slots that each expert has whatever is counted, or 0 */
     guint32 no_grad_inputs;  /* inputs through which no gradient flows (indices, labels, detached) */
     guint32 no_grad_outputs; /* outputs that carry none (indices, counts) */
 
@@ -186,6 +187,9 @@ OpKind op_in_maker(const OpView *view, int i, gboolean *ret_eager);
 /* Whether backward has to make that gradient. */
 gboolean op_needs_input_grad(const OpView *view, int i);
 gboolean op_trains_param(const OpView *view, int i);
+
+/* Slots after a value run of an operator with counts_output: the sum of its counts, or all padded ones. */
+int64_t op_counted_slots(const OpView *view, const Tensor *counts);
 
 /* Whether backward runs at all: any gradient is needed. */
 gboolean op_has_backward(const OpView *view);

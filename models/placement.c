@@ -163,6 +163,79 @@ void placement_gpu_loads(const PlacementShape *shape, const double *loads, const
     }
 }
 
+Placement *placement_new(int64_t experts, int64_t slots, const int64_t *expert)
+{
+    Placement *p = g_new0(Placement, 1);
+    g_autofree int64_t *next = g_new0(int64_t, (gsize)experts);
+    p->experts = experts;
+    p->slots = slots;
+    p->expert = g_memdup2(expert, (gsize)slots * sizeof *expert);
+    p->first = g_new0(int64_t, (gsize)experts + 1);
+    p->slot = g_new0(int64_t, (gsize)slots);
+    for (int64_t s = 0; s < slots; s++) {
+        g_assert(expert[s] >= 0 && expert[s] < experts);
+        p->first[expert[s] + 1]++;
+    }
+    for (int64_t e = 0; e < experts; e++) {
+        g_assert(p->first[e + 1] > 0);
+        p->first[e + 1] += p->first[e];
+        next[e] = p->first[e];
+    }
+    for (int64_t s = 0; s < slots; s++) {
+        p->slot[next[expert[s]]++] = s;
+    }
+    return p;
+}
+
+void placement_free(Placement *placement)
+{
+    if (placement != NULL) {
+        g_free(placement->expert);
+        g_free(placement->first);
+        g_free(placement->slot);
+        g_free(placement);
+    }
+}
+
+void placement_linear(int64_t experts, int64_t slots, int64_t *ret_expert)
+{
+    for (int64_t s = 0; s < slots; s++) {
+        ret_expert[s] = s % experts;
+    }
+}
+
+int64_t placement_copies(const Placement *placement, int64_t expert)
+{
+    return placement->first[expert + 1] - placement->first[expert];
+}
+
+int64_t placement_slot(const Placement *placement, int64_t expert, int64_t source, int64_t i)
+{
+    return placement->slot[placement->first[expert] + (i + source) % placement_copies(placement, expert)];
+}
+
+int64_t placement_rows(const Placement *placement, int64_t slot, int64_t source, int64_t count)
+{
+    int64_t expert = placement->expert[slot], copies = placement_copies(placement, expert), copy = 0;
+    while (placement->slot[placement->first[expert] + copy] != slot) {
+        copy++;
+    }
+    /* the i with (i + source) mod copies = copy are lead, lead + copies, … */
+    int64_t lead = ((copy - source) % copies + copies) % copies;
+    return count > lead ? (count - lead - 1) / copies + 1 : 0;
+}
+
+void placement_choose(const Placement *placement, int64_t source, const int64_t *sel, const guint8 *keep, int64_t n,
+                      int64_t *ret_slot)
+{
+    g_autofree int64_t *seen = g_new0(int64_t, (gsize)placement->experts);
+    for (int64_t i = 0; i < n; i++) {
+        gboolean counts = keep == NULL || keep[i];
+        ret_slot[i] = placement_slot(placement, sel[i], source, seen[sel[i]]);
+        seen[sel[i]] += counts ? 1 : 0;
+    }
+}
+
 int64_t placement_n_moves(const int64_t *from, const int64_t *to, int64_t n_slots)
 {
     int64_t n = 0;

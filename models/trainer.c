@@ -252,8 +252,12 @@ static int graph_out(const Graph *graph, guint i)
 /* A fresh run of a unit with its parameters and what it reads of other units. */
 static void unit_start(Trainer *t, Unit *unit, const RowCounts *rows)
 {
+    RowCounts own = *rows;
+    if (t->settings.capacities != NULL && unit->layer >= 0) {
+        own.capacity = t->settings.capacities[unit->layer];
+    }
     execute_free(unit->run);
-    unit->run = execute_new(unit->graph, rows, t->real);
+    unit->run = execute_new(unit->graph, &own, t->real);
     for (guint i = 0; i < unit->graph->params->len; i++) {
         execute_put_param(unit->run, (int)i, unit->params[i]->value);
     }

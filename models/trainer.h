@@ -20,6 +20,7 @@ typedef struct TrainerSettings {
     int64_t warmup; /* steps over which lr rises: lr min(1, t / warmup) */
     double beta1, beta2, eps, weight_decay, momentum;
     double clip;      /* largest global norm of the gradients; 0 = none */
+    const int64_t *capacities; /* [n_layers] of experts whose capacity comes with the rows, borrowed, or NULL */
     double bias_rate; /* step of the sign update of routers' selection bias */
 } TrainerSettings;
 

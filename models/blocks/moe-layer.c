@@ -17,11 +17,17 @@
 #include "models/ops/sigmoid-gate.h"
 #include "models/ops/unpermute.h"
 
+/* Experts and their copies, each with a place of its own. */
+static int64_t expert_slots(const Model *model, const BlockOptions *options)
+{
+    return options->expert_slots > 0 ? options->expert_slots : model->n_experts;
+}
+
 /* The A step of an adapter of all experts: a matrix each, or one for all of them. */
 static int expert_lora_a(Graph *graph, const Model *model, const BlockOptions *options, const char *name, int x)
 {
     if (!options->lora_shared_a) {
-        return grouped_gemm_add_adapter(graph, name, x, options->lora_rank, model->n_experts, 1.0);
+        return grouped_gemm_add_adapter(graph, name, x, options->lora_rank, expert_slots(model, options), 1.0);
     }
     guint first = graph->params->len;
     int u = linear_add(graph, name, x, options->lora_rank, FALSE);
@@ -34,14 +40,14 @@ static int expert_lora_a(Graph *graph, const Model *model, const BlockOptions *o
 static int expert_linear(Graph *graph, const Model *model, const BlockOptions *options, const char *name, int x,
                          int64_t out)
 {
-    int y = grouped_gemm_add(graph, name, x, out, model->n_experts);
+    int y = grouped_gemm_add(graph, name, x, out, expert_slots(model, options));
     if (model->expert_bias) {
-        y = expert_bias_add(graph, op_name(name, "bias").text, y, model->n_experts);
+        y = expert_bias_add(graph, op_name(name, "bias").text, y, expert_slots(model, options));
     }
     if (options->lora && options->lora_experts) {
         double scale = options->lora_scale > 0 ? options->lora_scale : 1.0;
         int u = expert_lora_a(graph, model, options, op_name(name, "lora_A").text, x);
-        int v = grouped_gemm_add_adapter(graph, op_name(name, "lora_B").text, u, out, model->n_experts, scale);
+        int v = grouped_gemm_add_adapter(graph, op_name(name, "lora_B").text, u, out, expert_slots(model, options), scale);
         y = residual_add(graph, op_name(name, "lora").text, y, v, 1.0);
     }
     return y;
@@ -86,7 +92,10 @@ static RouterTensors moe_route(Graph *graph, const Model *model, const BlockOpti
                        .group_score = model->router_group_max ? ROUTER_GROUP_MAX : ROUTER_GROUP_SUM2,
                        .bias_buffer = model->router_bias_buffer,
                        .linear_bias = model->router_linear_bias,
-                       .capacity_factor = options->capacity_factor,
+                       .capacity = options->capacity,
+                       .capacity_scope = options->capacity_scope,
+                       .adaptive = options->capacity_adaptive,
+                       .padded = options->pad_experts,
                        .drop = options->drop,
                        .emit_logits = options->aux_loss > 0 || options->z_loss > 0};
     RouterTensors router = router_add(graph, "block_sparse_moe.gate", x, &attr);
@@ -105,20 +114,33 @@ static int moe_shared(Graph *graph, const Model *model, const BlockOptions *opti
     return y;
 }
 
+/* From tokens to the experts and back. */
+static int moe_routed(Graph *graph, const Model *model, const BlockOptions *options, int z, const RouterTensors *router)
+{
+    int64_t n = expert_slots(model, options);
+    int slots = options->pad_experts
+                    ? permute_add_padded(graph, "block_sparse_moe.permute", z, router->order, router->counts)
+                    : permute_add(graph, "block_sparse_moe.permute", z, router->order);
+    DispatchTensors sent =
+        options->pad_experts ? dispatch_add_padded(graph, "block_sparse_moe.dispatch", slots, router->counts, n)
+                             : dispatch_add(graph, "block_sparse_moe.dispatch", slots, router->counts, n);
+    int y = moe_experts(graph, model, options, sent.rows);
+    y = combine_add(graph, "block_sparse_moe.combine", y, sent.arrival);
+    return options->pad_experts
+               ? unpermute_add_padded(graph, "block_sparse_moe.unpermute", y, router->weights, router->order, router->counts)
+               : unpermute_add(graph, "block_sparse_moe.unpermute", y, router->weights, router->order);
+}
+
 static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, const BlockOptions *options, int x)
 {
     (void)layer;
     RouterTensors router = moe_route(graph, model, options, x);
-    int z = x;
+    int y, z = x;
     if (model->latent_width > 0) {
         z = block_linear(graph, options, "block_sparse_moe.routed_expert_down_proj", x, model->latent_width, FALSE,
                          options->lora_shared);
     }
-    int slots = permute_add(graph, "block_sparse_moe.permute", z, router.order);
-    DispatchTensors sent = dispatch_add(graph, "block_sparse_moe.dispatch", slots, router.counts, model->n_experts);
-    int y = moe_experts(graph, model, options, sent.rows);
-    y = combine_add(graph, "block_sparse_moe.combine", y, sent.arrival);
-    y = unpermute_add(graph, "block_sparse_moe.unpermute", y, router.weights, router.order);
+    y = moe_routed(graph, model, options, z, &router);
     if (model->latent_norm) {
         y = block_norm(graph, "block_sparse_moe.routed_expert_norm", y, model->latent_width, model->norm_eps, FALSE);
     }

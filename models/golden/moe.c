@@ -449,9 +449,8 @@ static gboolean compare_routing(GoldenCase *c, const Model *model, const BlockOp
         }
     }
     ((int64_t *)capacity->data)[0] =
-        options->capacity_factor > 0
-            ? moe_capacity(MOE_CAPACITY_MEGATRON, &(MoeShape){n, model->top_k, model->n_experts},
-                           options->capacity_factor, 0)
+        options->capacity.factor > 0
+            ? moe_capacity_rows(&options->capacity, &(MoeShape){n, model->top_k, model->n_experts})
             : -1;
     return golden_compare(c, "out.sel", sel, error) && golden_compare(c, "out.weights", dense, error) &&
            golden_compare(c, "out.keep", keep, error) && golden_compare(c, "out.counts", counts, error) &&
@@ -464,7 +463,7 @@ gboolean golden_moe_layer(GoldenCase *c, GError **error)
     Model model = layer_model(c);
     const char *drop = golden_text(c, "drop", "position");
     BlockOptions options = {
-        .compute = DTYPE_FP64, .ep_size = 1, .capacity_factor = golden_number(c, "capacity_factor", 0)};
+        .compute = DTYPE_FP64, .ep_size = 1, .capacity = {.factor = golden_number(c, "capacity_factor", 0)}};
     options.drop = strcmp(drop, "probs") == 0             ? MOE_DROP_PROBS
                    : strcmp(drop, "position_choice") == 0 ? MOE_DROP_POSITION_CHOICE
                                                           : MOE_DROP_POSITION;

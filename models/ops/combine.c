@@ -105,7 +105,7 @@ static void combine_forward_cost(const OpView *view, OpCost *ret_cost)
 
 static gboolean combine_sample(int idx, Graph *graph, RowCounts *rows)
 {
-    static const MoeSample samples[] = {{5, 3, 6, 2, 0}, {1, 4, 4, 2, 0}, {7, 2, 8, 1, 0}};
+    static const MoeSample samples[] = {{5, 3, 6, 2, 0, FALSE}, {1, 4, 4, 2, 0, FALSE}, {7, 2, 8, 1, 0, FALSE}};
     static const int64_t ranks[] = {2, 4, 8};
     int x;
     if (idx >= (int)G_N_ELEMENTS(samples)) {

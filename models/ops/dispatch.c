@@ -54,9 +54,8 @@ gboolean REAL_NAME(dispatch_backward)(const OpRun *run, GError **error)
 }
 
 #if REAL_HAS_CLASS
-DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, int64_t experts)
+static DispatchTensors dispatch_add_all(Graph *graph, const char *name, int x, int counts, const DispatchAttr *attr)
 {
-    DispatchAttr attr = {.experts = experts, .ep_size = graph->ep_size};
     if (graph->ep_size == 1) {
         return (DispatchTensors){.rows = x, .arrival = -1};
     }
@@ -68,12 +67,29 @@ DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, 
     };
     graph_tensor(graph, t.rows)->tag = MEM_DISPATCH;
     graph_tensor(graph, t.arrival)->tag = MEM_DISPATCH;
-    Op *op = op_add(graph, OP_dispatch, name, &attr, sizeof attr);
+    Op *op = op_add(graph, OP_dispatch, name, attr, sizeof *attr);
     op_input(op, x);
     op_input(op, counts);
     op_output(graph, op, t.rows);
     op_output(graph, op, t.arrival);
     return t;
+}
+
+gboolean dispatch_is_padded(const Op *op)
+{
+    return op->kind == OP_dispatch && ((const DispatchAttr *)op->attr)->padded;
+}
+
+DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, int64_t experts)
+{
+    DispatchAttr attr = {.experts = experts, .ep_size = graph->ep_size};
+    return dispatch_add_all(graph, name, x, counts, &attr);
+}
+
+DispatchTensors dispatch_add_padded(Graph *graph, const char *name, int x, int counts, int64_t experts)
+{
+    DispatchAttr attr = {.experts = experts, .ep_size = graph->ep_size, .padded = TRUE};
+    return dispatch_add_all(graph, name, x, counts, &attr);
 }
 
 /* Received rows and their width; bytes of an element and of an index. */
@@ -132,13 +148,14 @@ static void dispatch_forward_cost(const OpView *view, OpCost *ret_cost)
     DispatchSize s = dispatch_size(view);
     int64_t bytes = s.rows * s.width * s.b;
     *ret_cost = (OpCost){0};
-    if (view->op->eager) {
+    gboolean padded = dispatch_is_padded(view->op);
+    if (view->op->eager && !padded) {
         dispatch_forward_eager(&s, ret_cost);
     } else {
         Work *gather = op_cost_stream(ret_cost, WORK_GATHER, 0, bytes + s.experts * s.idx, bytes + s.rows * s.idx);
         gather->m = s.rows;
         gather->n = s.width;
-        ret_cost->n_host_syncs = 1;
+        ret_cost->n_host_syncs = padded ? 0 : 1;
     }
     ret_cost->workspace_bytes = bytes; /* the rows as they arrived */
 }
@@ -166,7 +183,7 @@ void dispatch_backward_cost(const OpView *view, OpCost *ret_cost)
 /* One rank stands for all: what it sends is what it receives, its counts by expert are those by (source, expert). */
 static gboolean dispatch_sample(int idx, Graph *graph, RowCounts *rows)
 {
-    static const MoeSample samples[] = {{5, 3, 6, 2, 0}, {1, 4, 4, 2, 0}, {7, 2, 8, 1, 0}};
+    static const MoeSample samples[] = {{5, 3, 6, 2, 0, FALSE}, {1, 4, 4, 2, 0, FALSE}, {7, 2, 8, 1, 0, FALSE}};
     static const int64_t ranks[] = {2, 4, 8};
     int x;
     if (idx >= (int)G_N_ELEMENTS(samples)) {

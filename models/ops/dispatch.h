@@ -14,8 +14,9 @@
 #include "models/op.h"
 
 typedef struct DispatchAttr {
-    int64_t experts; /* of the model */
+    int64_t experts; /* slots of experts in the group */
     int64_t ep_size;
+    gboolean padded; /* every slot sends and gets the same rows: nobody has to count */
 } DispatchAttr;
 
 typedef struct DispatchTensors {
@@ -26,6 +27,12 @@ typedef struct DispatchTensors {
 
 /* Adds a dispatch of x [SLOTS, l] with a router's `counts`. Without expert parallelism (graph->ep_size 1): x itself. */
 DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, int64_t experts);
+
+/* Whether a dispatch operator's splits are the same whatever is routed, so that no counts are exchanged. */
+gboolean dispatch_is_padded(const Op *op);
+
+/* The same of padded slots. */
+DispatchTensors dispatch_add_padded(Graph *graph, const char *name, int x, int counts, int64_t experts);
 
 /*
  * Cost of moving gradients between expert order and arrival order, for the backward of dispatch and of combine alike:

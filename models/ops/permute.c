@@ -7,23 +7,30 @@
 #include "models/ops/moe-sample.h"
 #include "models/real.h"
 
+enum { IN_X, IN_ORDER, IN_COUNTS };
+
 REAL_DECLARE(permute_forward);
 REAL_DECLARE(permute_backward);
 
 gboolean REAL_NAME(permute_forward)(const OpRun *run, GError **error)
 {
+    int64_t n_choices = op_rows(run->view, ROWS_TOKENS) * op_in(run->view, IN_ORDER)->width;
     int64_t slots = op_rows(run->view, ROWS_SLOTS);
-    int64_t width = op_in(run->view, 0)->width;
-    int64_t k = op_in(run->view, 1)->width;
-    const real *x = run->in[0]->data;
-    const int64_t *order = run->in[1]->data;
+    int64_t width = op_in(run->view, IN_X)->width;
+    int64_t k = op_in(run->view, IN_ORDER)->width;
+    const real *x = run->in[IN_X]->data;
     real *y = run->out[0]->data;
+    g_autofree int64_t *slot_of = permute_slot_of(run->view, run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     (void)error;
-    for (int64_t s = 0; s < slots; s++) {
-        g_assert(order[s] >= 0 && order[s] / k < op_rows(run->view, ROWS_TOKENS));
-        memcpy(y + s * width, x + order[s] / k * width, (size_t)width * sizeof *y);
-        op_count(run, 0, width + 1, width);
+    if (run->in[IN_COUNTS] != NULL) { /* what no row fills */
+        memset(y, 0, (size_t)(slots * width) * sizeof *y);
     }
+    for (int64_t i = 0; i < n_choices; i++) {
+        if (slot_of[i] >= 0) {
+            memcpy(y + slot_of[i] * width, x + i / k * width, (size_t)width * sizeof *y);
+        }
+    }
+    op_count(run, 0, slots * (width + 1), slots * width); /* a masked load counts as one */
     return TRUE;
 }
 
@@ -31,32 +38,42 @@ gboolean REAL_NAME(permute_backward)(const OpRun *run, GError **error)
 {
     int64_t n = op_rows(run->view, ROWS_TOKENS);
     int64_t slots = op_rows(run->view, ROWS_SLOTS);
-    int64_t width = op_in(run->view, 0)->width;
-    int64_t k = op_in(run->view, 1)->width;
+    int64_t width = op_in(run->view, IN_X)->width;
+    int64_t k = op_in(run->view, IN_ORDER)->width;
     (void)error;
-    if (run->din[0] == NULL) {
+    if (run->din[IN_X] == NULL) {
         return TRUE;
     }
-    real *dx = run->din[0]->data;
+    real *dx = run->din[IN_X]->data;
     memset(dx, 0, (size_t)(n * width) * sizeof *dx);
     op_count(run, 0, 0, n * width);
     if (run->dout[0] == NULL) {
         return TRUE;
     }
     const real *dy = run->dout[0]->data;
-    g_autofree int64_t *slot_of = moe_slot_of(run->in[1]->data, slots, n * k);
+    g_autofree int64_t *slot_of = permute_slot_of(run->view, run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     for (int64_t i = 0; i < n * k; i++) { /* by token, then by choice */
         real *row = dx + i / k * width;
         for (int64_t c = 0; slot_of[i] >= 0 && c < width; c++) {
             row[c] += dy[slot_of[i] * width + c];
         }
-        op_count(run, slot_of[i] >= 0 ? (double)width : 0, slot_of[i] >= 0 ? width + 1 : 0, 0);
     }
+    op_count(run, (double)(slots * width), slots * (width + 1), 0);
     return TRUE;
 }
 
 #if REAL_HAS_CLASS
-int permute_add(Graph *graph, const char *name, int x, int order)
+int64_t *permute_slot_of(const OpView *view, const Tensor *order, const Tensor *counts, int64_t slots)
+{
+    int64_t n_choices = op_rows(view, ROWS_TOKENS) * order->dims[1];
+    if (counts == NULL) {
+        return moe_slot_of(order->data, slots, n_choices);
+    }
+    int64_t experts = tensor_numel(counts);
+    return moe_padded_slot_of(order->data, counts->data, experts, slots / experts, n_choices);
+}
+
+static int permute_add_all(Graph *graph, const char *name, int x, int order, int counts)
 {
     PermuteAttr attr = {.top_k = graph_tensor(graph, order)->width};
     GraphTensor *in = graph_tensor(graph, x);
@@ -66,8 +83,19 @@ int permute_add(Graph *graph, const char *name, int x, int order)
     Op *op = op_add(graph, OP_permute, name, &attr, sizeof attr);
     op_input(op, x);
     op_input(op, order);
+    op_input(op, counts);
     op_output(graph, op, rows);
     return rows;
+}
+
+int permute_add(Graph *graph, const char *name, int x, int order)
+{
+    return permute_add_all(graph, name, x, order, -1);
+}
+
+int permute_add_padded(Graph *graph, const char *name, int x, int order, int counts)
+{
+    return permute_add_all(graph, name, x, order, counts);
 }
 
 /* Sizes: tokens, slots, row width; bytes of an element and of an index. */
@@ -96,7 +124,7 @@ static void permute_saved(const OpView *view, OpSaved *ret_saved)
     if (view->op->eager) {
         op_saved_aux(ret_saved, ROWS_SLOTS, 1, DTYPE_INT64);
     } else {
-        ret_saved->inputs = 1u << 1;
+        ret_saved->inputs = 1u << IN_ORDER | (view->op->inputs[IN_COUNTS] >= 0 ? 1u << IN_COUNTS : 0u);
     }
 }
 
@@ -139,13 +167,15 @@ static void permute_backward_cost(const OpView *view, OpCost *ret_cost)
 
 static gboolean permute_sample(int idx, Graph *graph, RowCounts *rows)
 {
-    static const MoeSample samples[] = {{5, 3, 4, 2, 0}, {1, 4, 6, 2, 0}, {7, 2, 3, 3, 0}, {8, 3, 2, 1, 0.7}};
+    static const MoeSample samples[] = {
+        {5, 3, 4, 2, 0, FALSE}, {1, 4, 6, 2, 0, FALSE}, {7, 2, 3, 3, 0, FALSE}, {8, 3, 2, 1, 0.7, FALSE}, {6, 3, 4, 2, 1.5, TRUE}};
     int x;
     if (idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;
     }
     RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
-    graph_add_output(graph, permute_add(graph, "permute", x, t.order));
+    graph_add_output(graph, samples[idx].padded ? permute_add_padded(graph, "permute", x, t.order, t.counts)
+                                                : permute_add(graph, "permute", x, t.order));
     graph_add_output(graph, t.weights);
     return TRUE;
 }
@@ -154,7 +184,7 @@ extern const OpClass op_permute;
 const OpClass op_permute = {
     .id = "permute",
     .title = "permute",
-    .no_grad_inputs = 1u << 1,
+    .no_grad_inputs = 1u << IN_ORDER | 1u << IN_COUNTS,
     .saved = permute_saved,
     .forward_cost = permute_forward_cost,
     .backward_cost = permute_backward_cost,

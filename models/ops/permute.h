@@ -11,5 +11,11 @@ typedef struct PermuteAttr {
     int64_t top_k;
 } PermuteAttr;
 
+/* The same into padded slots: as many for each expert, of which a router's `counts` are taken and the rest zero. */
+int permute_add_padded(Graph *graph, const char *name, int x, int order, int counts);
+
+/* Slot of each token * k + choice of an operator over a router's order, whose slots are padded if counts is given. */
+int64_t *permute_slot_of(const OpView *view, const Tensor *order, const Tensor *counts, int64_t slots);
+
 /* Adds a permute of x [TOKENS, l] by a router's `order`. Returns [SLOTS, l] (MEM_DISPATCH). */
 int permute_add(Graph *graph, const char *name, int x, int order);

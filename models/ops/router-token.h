@@ -15,6 +15,12 @@ enum { ROUTER_WEIGHTS, ROUTER_SEL, ROUTER_ORDER, ROUTER_COUNTS, ROUTER_LOGITS };
 /* Guards the quotient of sigmoid weights against scores that are all zero. */
 static const double sum_epsilon = 1e-20;
 
+/* Whether slots may be dropped. */
+static gboolean router_drops(const RouterAttr *attr)
+{
+    return attr->capacity.factor > 0 || attr->adaptive;
+}
+
 /* Whether weights are divided by their sum. */
 static gboolean router_renorms(const RouterAttr *attr)
 {

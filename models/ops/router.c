@@ -6,31 +6,59 @@
 #include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/ops/router-token.h"
+#include "models/placement.h"
 #include "models/real.h"
 #include "sim/base/error.h"
 
 REAL_DECLARE(router_forward);
 REAL_DECLARE(router_backward);
 
-/* Slots of all tokens in expert order, without what a capacity drops. */
+/* Rows that an expert takes of so many tokens. */
+static int64_t router_capacity(const OpView *view, const MoeShape *shape)
+{
+    const RouterAttr *attr = view->op->attr;
+    return attr->adaptive ? view->rows->capacity : moe_capacity_rows(&attr->capacity, shape);
+}
+
+/* Marks what stays under the capacity, scope by scope; NULL when nothing has to go. Caller frees. */
+static guint8 *router_keep(const OpRun *run, const RouterAttr *attr, int64_t n)
+{
+    const int64_t *sel = run->out[ROUTER_SEL]->data;
+    int64_t n_choices = n * attr->top_k, scope = attr->capacity_scope > 0 ? attr->capacity_scope : n;
+    if (!router_drops(attr)) {
+        return NULL;
+    }
+    g_autofree double *weights = g_new(double, (gsize)n_choices);
+    guint8 *keep = g_new(guint8, (gsize)n_choices);
+    for (int64_t i = 0; i < n_choices; i++) {
+        weights[i] = (double)((const real *)run->out[ROUTER_WEIGHTS]->data)[i];
+    }
+    for (int64_t t = 0; t < n; t += scope) {
+        MoeShape shape = {MIN(scope, n - t), attr->top_k, attr->experts};
+        int64_t capacity = router_capacity(run->view, &shape);
+        int64_t at = t * attr->top_k;
+        moe_keep(attr->drop, &shape, capacity, sel + at, weights + at, keep + at);
+    }
+    op_count(run, 0, attr->drop == MOE_DROP_PROBS ? n_choices : 0, 0);
+    return keep;
+}
+
+/* Slots of all tokens in expert order, without what a capacity drops; copies of an expert share its rows. */
 static void router_order(const OpRun *run, const RouterAttr *attr, int64_t n)
 {
     const int64_t *sel = run->out[ROUTER_SEL]->data;
+    const Placement *placement = run->view->rows->placement;
     int64_t n_choices = n * attr->top_k;
-    MoeShape shape = {n, attr->top_k, attr->experts};
-    g_autofree guint8 *keep = NULL;
-    if (attr->capacity_factor > 0) {
-        int64_t capacity = moe_capacity(MOE_CAPACITY_MEGATRON, &shape, attr->capacity_factor, 0);
-        g_autofree double *weights = g_new(double, (gsize)n_choices);
-        for (int64_t i = 0; i < n_choices; i++) {
-            weights[i] = (double)((const real *)run->out[ROUTER_WEIGHTS]->data)[i];
-        }
-        keep = g_new(guint8, (gsize)n_choices);
-        moe_keep(attr->drop, &shape, capacity, sel, weights, keep);
-        op_count(run, 0, attr->drop == MOE_DROP_PROBS ? n_choices : 0, 0);
+    MoeShape shape = {n, attr->top_k, placement != NULL ? placement->slots : attr->experts};
+    g_autofree guint8 *keep = router_keep(run, attr, n);
+    g_autofree int64_t *slots = NULL;
+    if (placement != NULL) {
+        slots = g_new(int64_t, (gsize)n_choices);
+        placement_choose(placement, run->view->rows->source, sel, keep, n_choices, slots);
+        sel = slots;
     }
     moe_order(&shape, sel, keep, run->out[ROUTER_ORDER]->data, run->out[ROUTER_COUNTS]->data);
-    op_count(run, 0, n_choices, n_choices + attr->experts);
+    op_count(run, 0, n_choices, n_choices + shape.experts);
 }
 
 gboolean REAL_NAME(router_forward)(const OpRun *run, GError **error)
@@ -151,6 +179,13 @@ typedef struct RouterSize {
     const RouterAttr *attr;
 } RouterSize;
 
+static int64_t router_padded_slots(const OpView *view)
+{
+    const RouterAttr *attr = view->op->attr;
+    MoeShape shape = {op_rows(view, ROWS_TOKENS), attr->top_k, attr->experts};
+    return attr->padded ? router_capacity(view, &shape) : 0;
+}
+
 static RouterSize router_size(const OpView *view)
 {
     const RouterAttr *attr = view->op->attr;
@@ -211,7 +246,7 @@ static double router_select_flops(const RouterAttr *attr)
 /* Slot order and counts from the selection, fused: one pass of a counting sort. */
 static void router_order_cost(const RouterSize *s, OpCost *cost)
 {
-    gboolean by_weight = s->attr->capacity_factor > 0 && s->attr->drop == MOE_DROP_PROBS;
+    gboolean by_weight = router_drops(s->attr) && s->attr->drop == MOE_DROP_PROBS;
     int64_t weights = by_weight ? s->n * s->k * s->wide : 0;
     Work *sort = op_cost_stream(cost, WORK_SORT, 0, s->n * s->k * s->idx + weights, (s->n * s->k + s->e) * s->idx);
     sort->m = 1;
@@ -323,8 +358,8 @@ static void router_weights_eager(const RouterSize *s, OpCost *cost)
     op_cost_stream(cost, WORK_REDUCE, 0, chosen * s->idx, s->idx)->n_launches = 2; /* least and largest index */
     op_cost_stream(cost, WORK_COPY, 0, 0, s->e * s->idx);                          /* zeros */
     op_cost_stream(cost, WORK_REDUCE, 0, chosen * s->idx, s->e * s->idx);          /* histogram */
-    cost->n_host_syncs += 2;
-    if (attr->capacity_factor > 0) { /* place of each slot within its expert, and what lies past the capacity */
+    cost->n_host_syncs += attr->padded ? 0 : 2; /* buffers of a fixed size need no counts */
+    if (router_drops(attr)) { /* place of each slot within its expert, and what lies past the capacity */
         op_cost_stream(cost, WORK_REDUCE, 0, chosen * s->idx, chosen * s->idx);
         op_cost_stream(cost, WORK_ELEMENTWISE, 0, chosen * s->idx, chosen);
         op_cost_stream(cost, WORK_ELEMENTWISE, 0, chosen * (s->idx + 1), chosen * s->idx);
@@ -480,7 +515,7 @@ static gboolean router_sample(int idx, Graph *graph, RowCounts *rows)
           .top_k = 2,
           .score = ROUTER_SIGMOID,
           .scaling = 1,
-          .capacity_factor = 0.8,
+          .capacity = {.factor = 0.8},
           .drop = MOE_DROP_PROBS}},
     };
     if (idx >= (int)G_N_ELEMENTS(samples)) {
@@ -503,6 +538,7 @@ const OpClass op_router = {
     .id = "router",
     .title = "router",
     .counts_output = ROUTER_COUNTS + 1,
+    .padded_slots = router_padded_slots,
     .no_grad_outputs = 1u << ROUTER_SEL | 1u << ROUTER_ORDER | 1u << ROUTER_COUNTS,
     .saved = router_saved,
     .forward_cost = router_forward_cost,

@@ -33,7 +33,10 @@ typedef struct RouterAttr {
     RouterGroupScore group_score;
     gboolean bias_buffer;   /* selection bias e_score_correction_bias [E], moved by models/balance.h */
     gboolean linear_bias;   /* trained bias of the logits (gpt-oss) */
-    double capacity_factor; /* 0 = dropless */
+    MoeCapacity capacity;   /* factor 0 = dropless, unless the rows give a capacity */
+    int64_t capacity_scope; /* tokens in a row that share the experts' capacities; 0 = all of the run */
+    gboolean adaptive;      /* the capacity comes with the rows */
+    gboolean padded;        /* every expert has as many slots as its capacity, whether taken or not */
     MoeDrop drop;           /* which slots go when an expert is full */
     gboolean emit_logits;   /* the logits are an output, for router_loss */
 } RouterAttr;
@@ -44,7 +47,7 @@ typedef struct RouterTensors {
     int sel;     /* [TOKENS, k] INT64: expert of each choice */
     int order;   /* [TOKENS, k] INT64: flat; entry s is token * k + choice of slot s; slots stand by (expert, token,
                     choice). Past the last slot (dropped ones) -1 */
-    int counts;  /* [EXPERTS, 1] INT64: slots of each expert; their sum is rows[SLOTS] */
+    int counts;  /* [EXPERTS, 1] INT64: rows for each slot of an expert; their sum is rows[SLOTS] unless slots are padded */
     int logits;  /* [TOKENS, E] fp32, or -1 */
 } RouterTensors;
 

@@ -8,7 +8,7 @@
 #include "models/ops/permute.h"
 #include "models/real.h"
 
-enum { IN_ROWS, IN_WEIGHTS, IN_ORDER };
+enum { IN_ROWS, IN_WEIGHTS, IN_ORDER, IN_COUNTS };
 
 REAL_DECLARE(unpermute_forward);
 REAL_DECLARE(unpermute_backward);
@@ -22,7 +22,7 @@ gboolean REAL_NAME(unpermute_forward)(const OpRun *run, GError **error)
     const real *rows = run->in[IN_ROWS]->data;
     const real *weights = run->in[IN_WEIGHTS]->data;
     real *out = run->out[0]->data;
-    g_autofree int64_t *slot_of = moe_slot_of(run->in[IN_ORDER]->data, slots, n * k);
+    g_autofree int64_t *slot_of = permute_slot_of(run->view, run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     (void)error;
     memset(out, 0, (size_t)(n * width) * sizeof *out);
     op_count(run, 0, 0, n * width);
@@ -33,9 +33,20 @@ gboolean REAL_NAME(unpermute_forward)(const OpRun *run, GError **error)
         for (int64_t c = 0; c < width; c++) {
             out[i / k * width + c] += weights[i] * rows[slot_of[i] * width + c];
         }
-        op_count(run, 2 * (double)width, width + 2, 0);
     }
+    op_count(run, 2 * (double)(slots * width), slots * (width + 2), 0);
     return TRUE;
+}
+
+/* By slot, as a kernel over padded slots reads and writes them all. */
+static void unpermute_count_backward(const OpRun *run, int64_t slots, int64_t width)
+{
+    gboolean to_weights = run->din[IN_WEIGHTS] != NULL;
+    int64_t n_weights = to_weights ? tensor_numel(run->din[IN_WEIGHTS]) : 0;
+    op_count(run, (to_weights ? 2 * (double)(slots * width) : 0), (to_weights ? slots * width : 0) + slots * (width + 1), n_weights);
+    if (run->din[IN_ROWS] != NULL) {
+        op_count(run, (double)(slots * width), slots, slots * width);
+    }
 }
 
 gboolean REAL_NAME(unpermute_backward)(const OpRun *run, GError **error)
@@ -50,8 +61,11 @@ gboolean REAL_NAME(unpermute_backward)(const OpRun *run, GError **error)
     const real *weights = drows != NULL ? run->in[IN_WEIGHTS]->data : NULL;
     g_autofree real *zero = run->dout[0] == NULL ? g_new0(real, (gsize)(n * width)) : NULL;
     const real *dout = zero != NULL ? zero : run->dout[0]->data;
-    g_autofree int64_t *slot_of = moe_slot_of(run->in[IN_ORDER]->data, slots, n * k);
+    g_autofree int64_t *slot_of = permute_slot_of(run->view, run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     (void)error;
+    if (drows != NULL && run->in[IN_COUNTS] != NULL) { /* padding has no gradient */
+        memset(drows, 0, (size_t)(slots * width) * sizeof *drows);
+    }
     for (int64_t i = 0; i < n * k; i++) {
         const real *dy = dout + i / k * width;
         real dot = 0;
@@ -63,18 +77,14 @@ gboolean REAL_NAME(unpermute_backward)(const OpRun *run, GError **error)
         }
         if (dweights != NULL) {
             dweights[i] = dot;
-            op_count(run, slot_of[i] >= 0 ? 2 * (double)width : 0, slot_of[i] >= 0 ? width : 0, 1);
         }
-        if (drows != NULL && slot_of[i] >= 0) {
-            op_count(run, (double)width, 1, width);
-        }
-        op_count(run, 0, slot_of[i] >= 0 ? width + 1 : 0, 0);
     }
+    unpermute_count_backward(run, slots, width);
     return TRUE;
 }
 
 #if REAL_HAS_CLASS
-int unpermute_add(Graph *graph, const char *name, int yp, int weights, int order)
+static int unpermute_add_all(Graph *graph, const char *name, int yp, int weights, int order, int counts)
 {
     UnpermuteAttr attr = {.top_k = graph_tensor(graph, order)->width};
     GraphTensor *in = graph_tensor(graph, yp);
@@ -83,8 +93,19 @@ int unpermute_add(Graph *graph, const char *name, int yp, int weights, int order
     op_input(op, yp);
     op_input(op, weights);
     op_input(op, order);
+    op_input(op, counts);
     op_output(graph, op, out);
     return out;
+}
+
+int unpermute_add(Graph *graph, const char *name, int yp, int weights, int order)
+{
+    return unpermute_add_all(graph, name, yp, weights, order, -1);
+}
+
+int unpermute_add_padded(Graph *graph, const char *name, int yp, int weights, int order, int counts)
+{
+    return unpermute_add_all(graph, name, yp, weights, order, counts);
 }
 
 /* Sizes: tokens, slots, choices, row width; bytes of an element, of a weight and of an index. */
@@ -119,7 +140,7 @@ static void unpermute_saved(const OpView *view, OpSaved *ret_saved)
     if (!rows && !weights) {
         return;
     }
-    ret_saved->inputs = weights ? 1u << IN_ROWS : 0u;
+    ret_saved->inputs = (weights ? 1u << IN_ROWS : 0u) | (view->op->inputs[IN_COUNTS] >= 0 ? 1u << IN_COUNTS : 0u);
     if (!view->op->eager) {
         ret_saved->inputs |= 1u << IN_ORDER | (rows ? 1u << IN_WEIGHTS : 0u);
         return;
@@ -213,12 +234,18 @@ static void unpermute_backward_cost(const OpView *view, OpCost *ret_cost)
 
 static gboolean unpermute_sample(int idx, Graph *graph, RowCounts *rows)
 {
-    static const MoeSample samples[] = {{5, 3, 4, 2, 0}, {1, 4, 6, 2, 0}, {6, 2, 3, 3, 0}, {9, 3, 3, 2, 0.7}};
+    static const MoeSample samples[] = {
+        {5, 3, 4, 2, 0, FALSE}, {1, 4, 6, 2, 0, FALSE}, {6, 2, 3, 3, 0, FALSE}, {9, 3, 3, 2, 0.7, FALSE}, {6, 3, 4, 2, 1.5, TRUE}};
     int x;
     if (idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;
     }
     RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
+    if (samples[idx].padded) {
+        int slots = permute_add_padded(graph, "permute", x, t.order, t.counts);
+        graph_add_output(graph, unpermute_add_padded(graph, "unpermute", slots, t.weights, t.order, t.counts));
+        return TRUE;
+    }
     int slots = permute_add(graph, "permute", x, t.order);
     graph_add_output(graph, unpermute_add(graph, "unpermute", slots, t.weights, t.order));
     return TRUE;
@@ -228,7 +255,7 @@ extern const OpClass op_unpermute;
 const OpClass op_unpermute = {
     .id = "unpermute",
     .title = "unpermute",
-    .no_grad_inputs = 1u << IN_ORDER,
+    .no_grad_inputs = 1u << IN_ORDER | 1u << IN_COUNTS,
     .saved = unpermute_saved,
     .forward_cost = unpermute_forward_cost,
     .backward_cost = unpermute_backward_cost,

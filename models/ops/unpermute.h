@@ -16,3 +16,6 @@ typedef struct UnpermuteAttr {
  * rows) by a router's `weights` and `order`. Returns [TOKENS, l].
  */
 int unpermute_add(Graph *graph, const char *name, int yp, int weights, int order);
+
+/* The same from padded slots (permute_add_padded). */
+int unpermute_add_padded(Graph *graph, const char *name, int yp, int weights, int order, int counts);

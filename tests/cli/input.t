@@ -121,7 +121,7 @@ $ sh plan.sh ', "parallel": {"pp": 2}'
 ? 2
 
 $ sh plan.sh ', "moe": {"capacity_factor": 1.25}'
-! ~ moesim: plan.json:2:*: moe.capacity_factor: *not modelled*
+! ~ moesim: plan.json:2:*: moe: *has no experts*
 ? 2
 
 $ sh plan.sh ', "memory": {"offload_fraction": 0.5}'

@@ -54,7 +54,7 @@ static void test_fold(void **state)
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     g_autoptr(Routing) routing = NULL;
     StepTimes folded, unfolded;
-    if (plan->routing != PLAN_ROUTING_BALANCED) {
+    if (routing_is_needed(plan)) {
         RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
         routing = routing_new(&spec, "plan", &error);
         check_no_error(error);

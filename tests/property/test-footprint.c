@@ -47,7 +47,7 @@ static gboolean check_plan(const char *words)
     }
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     g_autoptr(Routing) routing = NULL;
-    if (plan->routing != PLAN_ROUTING_BALANCED) {
+    if (routing_is_needed(plan)) {
         RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
         routing = routing_new(&spec, "plan", &error);
     }

@@ -51,7 +51,7 @@ static Side side_new(const PassCase *c, gboolean one_pass)
                        .score = ROUTER_SIGMOID,
                        .renorm = TRUE,
                        .scaling = 1,
-                       .capacity_factor = c->capacity_factor,
+                       .capacity = {.factor = c->capacity_factor},
                        .drop = MOE_DROP_POSITION};
     Graph *graph = graph_new(DTYPE_FP64);
     Side side = {.graph = graph};

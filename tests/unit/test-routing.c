@@ -11,7 +11,8 @@ typedef struct RoutingCase {
     const char *name;
     PlanRouting kind;
     double exponent;
-    int64_t experts, top_k, n_ranks, tokens, sequences, capacity;
+    int64_t experts, top_k, n_ranks, tokens, sequences;
+    double capacity;      /* factor */
     double max_over_mean; /* of experts; 0 = not compared */
     double within;        /* relative */
 } RoutingCase;
@@ -26,7 +27,7 @@ static const RoutingCase cases[] = {
     {"zipf 1, 64 experts", PLAN_ROUTING_ZIPF, 1, 64, 6, 1, 16384, 4, 0, 7.902, 0.05},
     {"zipf 1, 64 experts, 2 ranks", PLAN_ROUTING_ZIPF, 1, 64, 6, 2, 16384, 4, 0, 7.488, 0.05},
     {"zipf 1, K3 on 64 ranks", PLAN_ROUTING_ZIPF, 1, 896, 16, 64, 8192, 8, 0, 0, 0},
-    {"zipf 2 with a capacity", PLAN_ROUTING_ZIPF, 2, 16, 2, 4, 100, 1, 16, 0, 0},
+    {"zipf 2 with a capacity", PLAN_ROUTING_ZIPF, 2, 16, 2, 4, 100, 1, 1.28, 0, 0},
     {"every expert chosen", PLAN_ROUTING_BALANCED, 0, 4, 4, 2, 7, 1, 0, 1, 1e-12},
     {"one token", PLAN_ROUTING_ZIPF, 0.5, 8, 2, 2, 1, 1, 0, 0, 0},
     {"no tokens", PLAN_ROUTING_BALANCED, 0, 8, 2, 2, 0, 1, 0, 1, 1e-12},
@@ -43,7 +44,7 @@ static RoutingSpec spec_of(const RoutingCase *c)
                          .tokens = c->tokens,
                          .sequences = c->sequences,
                          .n_layers = 3,
-                         .capacity = c->capacity};
+                         .capacity = {.factor = c->capacity}, .drop_target = -1};
 }
 
 /* Rows sent = rows received; without a capacity every source sends tokens x k; no expert takes more than all. */
@@ -61,10 +62,10 @@ static void check_conservation(const Routing *routing, const RoutingSpec *spec)
             }
             for (int64_t e = 0; e < spec->experts; e++) {
                 int64_t tokens = routing_tokens(routing, table, rank, e);
-                assert_true(tokens >= 0 && tokens <= (spec->capacity > 0 ? spec->capacity : spec->tokens));
+                assert_true(tokens >= 0 && tokens <= (spec->capacity.factor > 0 ? 16 : spec->tokens));
             }
             check_int(to_all, rows.n_sent);
-            assert_true(spec->capacity > 0 || rows.n_sent == spec->tokens * spec->top_k);
+            assert_true(spec->capacity.factor > 0 || rows.n_sent == spec->tokens * spec->top_k);
             received += rows.n_received;
             sent += rows.n_sent;
         }
@@ -171,7 +172,8 @@ static void test_measured(void **state)
                             .n_ranks = 2,
                             .tokens = 4,
                             .sequences = 1,
-                            .n_layers = 2};
+                            .n_layers = 2,
+                            .drop_target = -1};
         GError *error = NULL;
         g_autoptr(Routing) routing = routing_new(&spec, "loads.json", &error);
         if (c->message != NULL) {

@@ -1,6 +1,7 @@
 #include "workloads/lower/lower.h"
 
 #include "workloads/lower/clock.h"
+#include "workloads/lower/copies.h"
 #include "workloads/lower/lowering.h"
 
 ModelGraph *lower_graphs(const Plan *plan)
@@ -16,7 +17,12 @@ ModelGraph *lower_graphs(const Plan *plan)
                             .image_tokens = plan->image_tokens,
                             .chunked_loss_tokens = plan->seq_chunk > 0,
                             .chunked_loss_vocab = plan->vocab_chunk > 0,
-                            .vocab_chunk = plan->vocab_chunk};
+                            .vocab_chunk = plan->vocab_chunk,
+                            .capacity = plan->moe.capacity,
+                            .capacity_adaptive = plan_capacity_is_measured(plan),
+                            .pad_experts = plan->moe.pad,
+                            .expert_slots = plan_expert_slots(plan),
+                            .drop = plan->moe.drop};
     for (int i = 0; i < N_OPS; i++) {
         options.eager[i] = plan->eager[i];
     }
@@ -311,10 +317,11 @@ static void lower_optimizer(Lowering *lowering)
     g_autoptr(GArray) works = g_array_new(FALSE, TRUE, sizeof(Work));
     lowering_each_group(lowering, collect_pieces, pieces);
     class->cost((const OptimPiece *)(void *)pieces->data, (int)pieces->len, plan->moments, works);
-    int segment = lowering_start_segment(lowering, NULL, "optimizer", NULL);
     Emitter *emitter = &lowering->emitter;
     emitter->phase = PHASE_OPTIMIZER;
     emitter->is_backward = FALSE;
+    copies_reduce(lowering);
+    int segment = lowering_start_segment(lowering, NULL, "optimizer", NULL);
     for (guint i = 0; i < works->len; i++) {
         emit_work(emitter, STREAM_COMPUTE, &g_array_index(works, Work, i), LABEL_OPTIMIZER, -1);
     }

@@ -64,6 +64,7 @@ typedef enum ValueAction {
     VALUE_COPY_OUT,    /* flat buffer, one buffer per parameter */
     VALUE_GRAD_IN,     /* reduce buffer, gradients of the trainable parameters in the order of the group */
     VALUE_UPDATE,      /* gradient shard: the optimizer's update of the group's shards */
+    VALUE_SUM_COPIES,  /* no VALUE of its own but a COLLECTIVE: gradient shards of an expert's copies become their sum */
 } ValueAction;
 
 typedef enum Phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_BACKWARD, PHASE_OPTIMIZER, N_PHASES } Phase;
@@ -132,7 +133,7 @@ typedef struct Instr {
     guint8 tier;   /* ALLOC: MemTier */
     gboolean recorded; /* FREE: the allocator itself waits for the streams that still use the memory (record_stream) */
     guint8 evidence;
-    guint8 action; /* VALUE: ValueAction */
+    guint8 action; /* VALUE: ValueAction; COLLECTIVE: VALUE_SUM_COPIES, or 0 */
     guint8 n_operands;
     gint32 first_operand; /* VALUE, COLLECTIVE: in the segment's list; see program_operand() */
     Place place;   /* ALLOC, FREE, MOVE: buffer; RECORD, WAIT: token */

@@ -132,7 +132,7 @@ static AllToAll price_exchange(const Lowering *lowering, int table)
     exchange.bytes = traffic.sent * row;
     exchange.rows_ns = coll_all_to_all_ns(plan->cluster, &group, traffic.inside * row, traffic.outside * row, traffic.self * row,
                                           &exchange.evidence);
-    exchange.counts_ns = coll_ns(plan->cluster, COLL_all_to_all, &group, model->n_experts * 8, NULL);
+    exchange.counts_ns = coll_ns(plan->cluster, COLL_all_to_all, &group, plan_expert_slots(plan) * 8, NULL);
     return exchange;
 }
 
@@ -140,31 +140,18 @@ static void count_rows(Lowering *lowering)
 {
     const Plan *plan = lowering->plan;
     const Model *model = plan->model;
-    int64_t tokens = plan->seq_len * plan->micro_batch;
-    RowCounts base = {.seq_len = plan->seq_len};
-    base.rows[ROWS_ONE] = 1;
-    base.rows[ROWS_TOKENS] = tokens;
-    base.rows[ROWS_SLOTS] = base.rows[ROWS_RECEIVED] = tokens * model->top_k;
-    base.rows[ROWS_EXPERTS] = model->n_experts;
-    base.rows[ROWS_LOCAL_EXPERTS] = model->n_experts / plan->ep;
-    base.rows[ROWS_PAIRS] = tokens * plan->seq_len;
-    base.rows[ROWS_SEQUENCES] = plan->micro_batch;
     lowering->rows = g_new0(RowCounts, model->n_layers);
     lowering->exchanges = g_new0(AllToAll, model->n_layers);
     lowering->loads = g_new0(gint32, model->n_layers);
     int64_t moe_layer = 0;
     for (int64_t i = 0; i < model->n_layers; i++) {
-        lowering->rows[i] = base;
-        if (model->layers[i].ffn != FFN_MOE) {
+        gboolean is_moe = model->layers[i].ffn == FFN_MOE;
+        lowering->rows[i] = routing_row_counts(plan, lowering->routing, is_moe ? moe_layer : -1, lowering->ep_rank);
+        if (!is_moe) {
             continue;
         }
         if (lowering->routing != NULL) {
-            RoutingRows rows;
             lowering->loads[i] = routing_table(lowering->routing, moe_layer);
-            routing_rows(lowering->routing, lowering->loads[i], lowering->ep_rank, &rows);
-            lowering->rows[i].local_expert_rows = rows.local_expert_rows;
-            lowering->rows[i].rows[ROWS_RECEIVED] = rows.n_received;
-            lowering->rows[i].rows[ROWS_SLOTS] = rows.n_sent;
         }
         if (plan->ep > 1) {
             lowering->exchanges[i] = price_exchange(lowering, lowering->loads[i]);

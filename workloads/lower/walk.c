@@ -1,5 +1,7 @@
 #include "workloads/lower/walk.h"
 
+#include "models/ops/dispatch.h"
+
 gint32 frame_aux(const Graph *graph, int op, int i)
 {
     return (gint32)graph->tensors->len + op * OP_AUX_MAX + i;
@@ -353,7 +355,7 @@ void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts)
                    MEM_WORKSPACE);
     }
     if (exchanges && exchange_first) {
-        if (!backward) {
+        if (!backward && !dispatch_is_padded(graph_op(walk->graph, op))) {
             emit_counts_exchange(pass, op, walk_tensor(walk, graph_op(walk->graph, op)->inputs[1]), cost->n_host_syncs);
             cost->n_host_syncs = 0;
         }

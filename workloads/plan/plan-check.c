@@ -54,7 +54,7 @@ static void check_experts(Plan *plan, JsonObject *root)
                          plan->ep, ranks, nearest_divisor(plan->ep, ranks, MAX(experts, 1)));
         return;
     }
-    if (experts % plan->ep != 0) {
+    if (plan->moe.redundant_experts == 0 && experts % plan->ep != 0) {
         json_object_fail(root, "parallel",
                          "ep %" G_GINT64_FORMAT " does not divide the model's %" G_GINT64_FORMAT
                          " experts; the nearest legal ep is %" G_GINT64_FORMAT,
@@ -131,6 +131,48 @@ static void check_routing(Plan *plan, JsonObject *root)
     }
 }
 
+/* Capacities, copies and rules of balancing that do not fit the model or each other. */
+static void check_moe(Plan *plan, JsonObject *root)
+{
+    const PlanMoe *moe = &plan->moe;
+    const Model *model = plan->model;
+    int64_t slots = plan_expert_slots(plan), groups = plan->ep > 0 ? plan->dp_replicate * plan->efsdp : 1;
+    int64_t rule_k = moe_capacity_rule_top_k(moe->capacity.rule);
+    gboolean asks = moe->capacity.factor > 0 || moe->drop_target >= 0 || moe->pad || moe->balance != PLAN_BALANCE_NONE ||
+                    moe->redundant_experts > 0 || moe->placement != PLAN_PLACEMENT_LINEAR;
+    if (model->n_experts == 0) {
+        if (asks) {
+            json_object_fail(root, "moe", "has no effect: %s has no experts; leave it out", model->name);
+        }
+        return;
+    }
+    if (moe->capacity.factor > 0 && rule_k > 0 && rule_k != model->top_k) {
+        json_object_fail(root, "moe",
+                         "capacity_rule \"%s\" is defined for %" G_GINT64_FORMAT " experts per token, %s takes %" G_GINT64_FORMAT
+                         "; use megatron, deepspeed or tutel",
+                         moe_capacity_rule_name(moe->capacity.rule), rule_k, model->name, model->top_k);
+    } else if (moe->pad && moe->redundant_experts > 0) {
+        json_object_fail(root, "moe", "pad_to_capacity with redundant_experts is not modelled yet; leave one of them out");
+    } else if (slots % plan->ep != 0) {
+        json_object_fail(root, "moe",
+                         "redundant_experts %" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT " slots, which ep %" G_GINT64_FORMAT
+                         " does not divide; the nearest legal number is %" G_GINT64_FORMAT,
+                         moe->redundant_experts, slots, plan->ep, quantity_round_up(slots, plan->ep) - model->n_experts);
+    } else if (moe->redundant_experts > model->n_experts * (plan->ep - 1)) {
+        json_object_fail(root, "moe", "redundant_experts %" G_GINT64_FORMAT " is more than one copy of each expert on each of %" G_GINT64_FORMAT " ranks",
+                         moe->redundant_experts, plan->ep);
+    } else if (moe->balance != PLAN_BALANCE_NONE && (plan->routing == PLAN_ROUTING_MEASURED || plan->routing == PLAN_ROUTING_ROUTER)) {
+        json_object_fail(root, "moe", "balance works on drawn loads; use it with workload.routing.kind \"balanced\" or \"zipf\"");
+    } else if ((moe->balance == PLAN_BALANCE_BIAS || moe->balance == PLAN_BALANCE_QUANTILE) && !model->router_bias_buffer) {
+        json_object_fail(root, "moe", "balance \"%s\" moves a selection bias, which the router of %s does not have; use \"aux_loss\"",
+                         moe->balance == PLAN_BALANCE_BIAS ? "bias" : "quantile", model->name);
+    } else if (plan->routing_replicas > groups) {
+        json_object_fail(root, "workload",
+                         "routing.replicas %" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " expert-parallel groups of the cluster",
+                         plan->routing_replicas, groups);
+    }
+}
+
 /* The lowering shards, reduces and steps the head's matrix as its own. */
 static void check_ties(Plan *plan, JsonObject *root)
 {
@@ -178,6 +220,7 @@ void plan_check(Plan *plan, JsonObject *root)
         check_batch(plan, root);
         check_loss(plan, root);
         check_routing(plan, root);
+        check_moe(plan, root);
         check_ties(plan, root);
         check_lora(plan, root);
     }

@@ -6,6 +6,8 @@
 #include "sim/base/error.h"
 #include "sim/base/json-read.h"
 #include "workloads/plan/plan-check.h"
+#include "workloads/plan/plan-read.h"
+#include "workloads/plan/plan-moe.h"
 
 /* No plan needs more of anything that is counted; keeps products inside int64. */
 enum { COUNT_MAX = 1 << 24 };
@@ -24,8 +26,7 @@ void plan_free(Plan *plan)
     g_free(plan);
 }
 
-/* A path of the plan, relative to the plan's own folder. */
-static char *plan_path(const char *base_dir, const char *path)
+char *plan_read_path(const char *base_dir, const char *path)
 {
     if (g_path_is_absolute(path) || base_dir == NULL) {
         return g_strdup(path);
@@ -33,12 +34,34 @@ static char *plan_path(const char *base_dir, const char *path)
     return g_build_filename(base_dir, path, NULL);
 }
 
+int64_t plan_expert_slots(const Plan *plan)
+{
+    return plan->model->n_experts + plan->moe.redundant_experts;
+}
+
+int64_t plan_moe_layer(const Plan *plan, int64_t layer)
+{
+    int64_t n = 0;
+    if (layer < 0 || layer >= plan->model->n_layers || plan->model->layers[layer].ffn != FFN_MOE) {
+        return -1;
+    }
+    for (int64_t i = 0; i < layer; i++) {
+        n += plan->model->layers[i].ffn == FFN_MOE ? 1 : 0;
+    }
+    return n;
+}
+
+gboolean plan_capacity_is_measured(const Plan *plan)
+{
+    return plan->moe.drop_target >= 0 || (plan->moe.pad && plan->moe.capacity.factor <= 0);
+}
+
 static gboolean is_path(const char *text)
 {
     return strchr(text, '/') != NULL || g_str_has_suffix(text, ".json");
 }
 
-static void plan_adopt_error(JsonObject *root, const char *key, GError *error)
+void plan_read_adopt(JsonObject *root, const char *key, GError *error)
 {
     json_object_fail(root, key, "%s", error->message);
     g_error_free(error);
@@ -50,13 +73,13 @@ static void read_model(Plan *plan, JsonObject *root, const char *base_dir)
     GError *error = NULL;
     if (json_is_string(value)) {
         const char *text = json_string_value(value);
-        g_autofree char *path = is_path(text) ? plan_path(base_dir, text) : g_strdup(text);
+        g_autofree char *path = is_path(text) ? plan_read_path(base_dir, text) : g_strdup(text);
         plan->model = model_load(path, NULL, &error);
     } else if (json_is_object(value) && json_object_get(value, "config") != NULL) {
         JsonObject *object = json_object_child(root, "model");
         const char *config = json_object_string(object, "config", NULL);
         json_t *overrides = json_object_raw(object, "overrides");
-        g_autofree char *path = config != NULL && is_path(config) ? plan_path(base_dir, config) : g_strdup(config);
+        g_autofree char *path = config != NULL && is_path(config) ? plan_read_path(base_dir, config) : g_strdup(config);
         if (path != NULL) {
             plan->model = model_load(path, overrides, &error);
         } else if (json_object_ok(object)) {
@@ -70,7 +93,7 @@ static void read_model(Plan *plan, JsonObject *root, const char *base_dir)
                                         "or {\"config\": …, \"overrides\": {…}}");
     }
     if (error != NULL) {
-        plan_adopt_error(root, "model", error);
+        plan_read_adopt(root, "model", error);
     }
 }
 
@@ -94,10 +117,10 @@ static void read_cluster(Plan *plan, JsonObject *root, const char *base_dir)
     if (!ok) {
         return;
     }
-    g_autofree char *path = preset != NULL ? g_strdup(preset) : plan_path(base_dir, file);
+    g_autofree char *path = preset != NULL ? g_strdup(preset) : plan_read_path(base_dir, file);
     plan->cluster = cluster_load(path, nodes, gpus, &error);
     if (error != NULL) {
-        plan_adopt_error(root, "cluster", error);
+        plan_read_adopt(root, "cluster", error);
     }
 }
 
@@ -111,8 +134,7 @@ static int64_t read_degree_of_one(JsonObject *object, const char *key)
     return degree;
 }
 
-/* A field whose feature is not modelled yet: refused unless it has its neutral value. */
-static void refuse_number(JsonObject *object, const char *key, double neutral)
+void plan_refuse_number(JsonObject *object, const char *key, double neutral)
 {
     double value = json_object_number(object, key, -1e18, 1e18, neutral);
     if (value < neutral || value > neutral) {
@@ -120,7 +142,7 @@ static void refuse_number(JsonObject *object, const char *key, double neutral)
     }
 }
 
-static void refuse_choice(JsonObject *object, const char *key, const char *const *names, int n_names)
+void plan_refuse_choice(JsonObject *object, const char *key, const char *const *names, int n_names)
 {
     int choice = json_object_choice(object, key, names, n_names, 0);
     if (choice != 0) {
@@ -152,7 +174,7 @@ static void read_parallel(Plan *plan, JsonObject *root)
     if (json_object_has(object, "pipeline")) {
         json_object_fail(object, "pipeline", "pipeline parallelism is not modelled yet; leave the field out");
     }
-    refuse_choice(object, "sharding", shardings, G_N_ELEMENTS(shardings));
+    plan_refuse_choice(object, "sharding", shardings, G_N_ELEMENTS(shardings));
     JsonObject *fsdp = json_object_child(object, "fsdp");
     if (fsdp != NULL) {
         plan->reshard_after_forward = json_object_bool(fsdp, "reshard_after_forward", TRUE);
@@ -224,58 +246,6 @@ static void read_lora(Plan *plan, JsonObject *workload)
     }
 }
 
-static void read_order(Plan *plan, JsonObject *routing)
-{
-    static const char *const orders[] = {"shuffled", "sorted"};
-    json_t *value = json_object_raw(routing, "order");
-    if (!json_is_array(value)) {
-        plan->routing_sorted = json_object_choice(routing, "order", orders, 2, 0) == 1;
-        return;
-    }
-    plan->routing_order = g_array_new(FALSE, TRUE, sizeof(int64_t));
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        int64_t expert = json_is_integer(json_array_get(value, i)) ? json_integer_value(json_array_get(value, i)) : -1;
-        g_array_append_val(plan->routing_order, expert);
-    }
-}
-
-static void read_routing(Plan *plan, JsonObject *workload, const char *base_dir)
-{
-    static const char *const kinds[] = {"balanced", "zipf", "measured", "router"};
-    JsonObject *object = json_object_child(workload, "routing");
-    plan->routing_seed = 1;
-    if (object == NULL) {
-        return;
-    }
-    plan->routing = (PlanRouting)json_object_choice(object, "kind", kinds, 4, PLAN_ROUTING_BALANCED);
-    if (plan->routing == PLAN_ROUTING_ROUTER) {
-        json_object_fail(object, "kind", "\"router\" is not modelled yet; use balanced, zipf or measured");
-    }
-    if (plan->routing == PLAN_ROUTING_ZIPF) {
-        plan->routing_exponent = json_object_number(object, "exponent", 0, 100, 0.5);
-        read_order(plan, object);
-    } else if (json_object_has(object, "exponent")) {
-        json_object_fail(object, "exponent", "has no effect unless kind is \"zipf\"");
-    }
-    const char *load_file = json_object_string(object, "load_file", NULL);
-    if (plan->routing == PLAN_ROUTING_MEASURED && load_file == NULL) {
-        json_object_fail(object, "load_file", "missing; kind \"measured\" reads tokens per expert from it");
-    } else if (plan->routing != PLAN_ROUTING_MEASURED && load_file != NULL) {
-        json_object_fail(object, "load_file", "has no effect unless kind is \"measured\"");
-    } else if (load_file != NULL) {
-        GError *error = NULL;
-        g_autofree char *path = plan_path(base_dir, load_file);
-        g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, &error);
-        if (doc == NULL) {
-            plan_adopt_error(object, "load_file", error);
-        } else {
-            plan->routing_loads = json_incref(json_doc_root(doc));
-        }
-    }
-    plan->routing_seed = (uint64_t)json_object_int(object, "seed", 0, G_MAXINT64, 1);
-    json_object_end(object);
-}
-
 static void read_workload(Plan *plan, JsonObject *root, const char *base_dir)
 {
     static const char *const modes[] = {"pretrain", "finetune", "lora"};
@@ -284,6 +254,7 @@ static void read_workload(Plan *plan, JsonObject *root, const char *base_dir)
     plan->micro_batch = 1;
     plan->global_batch = 0;
     plan->routing_seed = 1;
+    plan->routing_layer_draws = 1;
     if (object == NULL) {
         return;
     }
@@ -292,28 +263,8 @@ static void read_workload(Plan *plan, JsonObject *root, const char *base_dir)
     plan->micro_batch = json_object_int(object, "micro_batch", 1, COUNT_MAX, 1);
     plan->global_batch = json_object_int(object, "global_batch", 1, 1 << 30, 0);
     read_lora(plan, object);
-    read_routing(plan, object, base_dir);
-    refuse_number(object, "image_tokens", 0);
-    json_object_end(object);
-}
-
-static void read_moe(JsonObject *root)
-{
-    static const char *const drops[] = {"position", "probability"};
-    static const char *const dispatches[] = {"all_to_all", "all_gather", "deepep"};
-    static const char *const balances[] = {"none", "aux_loss", "bias", "quantile"};
-    static const char *const placements[] = {"linear", "eplb"};
-    JsonObject *object = json_object_child(root, "moe");
-    if (object == NULL) {
-        return;
-    }
-    refuse_number(object, "capacity_factor", 0);
-    refuse_choice(object, "drop", drops, 2);
-    refuse_choice(object, "dispatch", dispatches, 3);
-    refuse_number(object, "overlap_chunks", 1);
-    refuse_choice(object, "balance", balances, 4);
-    refuse_number(object, "redundant_experts", 0);
-    refuse_choice(object, "placement", placements, 2);
+    read_moe_routing(plan, object, base_dir);
+    plan_refuse_number(object, "image_tokens", 0);
     json_object_end(object);
 }
 
@@ -338,7 +289,7 @@ static void read_memory(Plan *plan, JsonObject *root)
     if (json_object_has(object, "cache")) {
         json_object_fail(object, "cache", "tiered caching is not modelled yet; leave the field out");
     }
-    refuse_number(object, "offload_fraction", 0);
+    plan_refuse_number(object, "offload_fraction", 0);
     json_object_end(object);
 }
 
@@ -365,7 +316,7 @@ static void read_optimizer(Plan *plan, JsonObject *root)
     if (object == NULL) {
         return;
     }
-    refuse_choice(object, "kind", kinds, 2);
+    plan_refuse_choice(object, "kind", kinds, 2);
     plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, or_else)];
     json_object_end(object);
 }
@@ -386,7 +337,7 @@ static void read_precision(Plan *plan, JsonObject *root)
     plan->parameters = stored_types[json_object_choice(object, "parameters", stored, 2, plan->mode == PLAN_LORA)];
     (void)json_object_choice(object, "compute", computes, 1, 0);
     plan->reduce = stored_types[json_object_choice(object, "reduce", stored, 2, 0)];
-    refuse_choice(object, "gemm", gemms, 2);
+    plan_refuse_choice(object, "gemm", gemms, 2);
     json_object_end(object);
 }
 
@@ -425,7 +376,7 @@ static void plan_read(Plan *plan, JsonObject *root, const char *base_dir)
     read_cluster(plan, root, base_dir);
     read_parallel(plan, root);
     read_workload(plan, root, base_dir);
-    read_moe(root);
+    read_moe(plan, root);
     read_memory(plan, root);
     read_loss(plan, root);
     read_precision(plan, root);

@@ -9,14 +9,31 @@
 
 #include "hw/cluster.h"
 #include "models/model.h"
+#include "models/moe-tables.h"
 #include "models/op.h"
 #include "sim/base/dtype.h"
 
 typedef enum PlanMode { PLAN_PRETRAIN, PLAN_FINETUNE, PLAN_LORA } PlanMode;
 typedef enum PlanRecompute { PLAN_RECOMPUTE_NONE, PLAN_RECOMPUTE_FULL, PLAN_RECOMPUTE_SELECTIVE } PlanRecompute;
 typedef enum PlanRouting { PLAN_ROUTING_BALANCED, PLAN_ROUTING_ZIPF, PLAN_ROUTING_MEASURED, PLAN_ROUTING_ROUTER } PlanRouting;
+typedef enum PlanBalance { PLAN_BALANCE_NONE, PLAN_BALANCE_AUX_LOSS, PLAN_BALANCE_BIAS, PLAN_BALANCE_QUANTILE } PlanBalance;
+typedef enum PlanPlacement { PLAN_PLACEMENT_LINEAR, PLAN_PLACEMENT_EPLB } PlanPlacement;
 typedef enum PlanOptimizer { PLAN_ADAMW, PLAN_MUON } PlanOptimizer;
 typedef enum PlanPrefetch { PLAN_PREFETCH_IMPLICIT, PLAN_PREFETCH_EXPLICIT } PlanPrefetch;
+
+/* The mixture of experts: capacity, drops, balancing, copies of experts. */
+typedef struct PlanMoe {
+    MoeCapacity capacity; /* factor 0 = dropless */
+    double drop_target;   /* >= 0: capacities follow measured loads, so that no more is dropped; < 0: they do not */
+    gboolean pad;         /* every expert computes its capacity, whatever it got */
+    MoeDrop drop;
+    PlanBalance balance;
+    int64_t balance_steps; /* steps that the rule has run */
+    double balance_rate;
+    int64_t redundant_experts; /* slots for copies, beside one for each expert */
+    PlanPlacement placement;
+    int64_t replace_every; /* steps between two placements by the loads since; 0 = never moved */
+} PlanMoe;
 
 typedef struct Plan {
     char *name; /* file, for messages */
@@ -36,6 +53,10 @@ typedef struct Plan {
     gboolean routing_sorted;
     GArray *routing_order;   /* int64_t: expert of each rank of the popularity order, or NULL */
     json_t *routing_loads;   /* content of load_file, or NULL */
+    int64_t routing_replicas;      /* sampled expert-parallel groups; 0 = a usual number */
+    int64_t routing_layer_draws;   /* different loads, dealt to the layers in turn */
+    int64_t routing_sample_tokens; /* of a router; 0 = a usual number */
+    PlanMoe moe;
     PlanRecompute recompute;
     gboolean keep[N_OP_KEEPS];
     int64_t seq_chunk, vocab_chunk; /* 0 = not chunked */
@@ -46,6 +67,15 @@ typedef struct Plan {
     int64_t image_tokens;
     GPtrArray *warnings; /* char *: legal, but worth knowing */
 } Plan;
+
+/* Slots for experts in an expert-parallel group: the model's experts and copies of some. */
+int64_t plan_expert_slots(const Plan *plan);
+
+/* Which of the MoE layers a layer is, counted from 0; -1: none. */
+int64_t plan_moe_layer(const Plan *plan, int64_t layer);
+
+/* Whether capacities follow the loads of a layer, instead of the number of tokens alone. */
+gboolean plan_capacity_is_measured(const Plan *plan);
 
 /* Reads and checks a plan file. */
 Plan *plan_load(const char *path, GError **error);

@@ -1,43 +1,36 @@
 #include "workloads/plan/routing.h"
 
-#include <gsl/gsl_cdf.h>
-#include <gsl/gsl_rng.h>
 #include <math.h>
 #include <string.h>
 
-#include "sim/base/error.h"
-#include "workloads/plan/topk-share.h"
+#include "workloads/plan/router-load.h"
+#include "workloads/plan/routing-draw.h"
+#include "workloads/plan/routing-file.h"
 
-/*
- * Natural spread of the load of random router weights, as the standard deviation of log-popularity: a part that all
- * sequences share and a part of each sequence, which averages out over those of the group. Fitted on the expert loads
- * of the measured balanced runs (64 experts, top 6; 0.28 at one sequence, 0.17 to 0.2 at four); an observed K3 router
- * at initialisation has its busiest expert at 1.5 to 1.8 times the mean, this model says 1.75.
- */
-static const double natural_spread = 0.175;
-static const double natural_spread_of_sequence = 0.24;
-
-/* One table: tokens[source][expert], one row if all sources are alike, and rows of experts over all sources. */
+/* Loads of the layers that share them. */
 typedef struct RoutingTable {
-    int64_t *tokens;
-    int64_t *expert_rows;
-    int64_t n_dropped;
+    int64_t *tokens;    /* [source][expert], kept */
+    int64_t *slot_rows; /* [slots]: what the experts compute */
+    int64_t *splits;    /* [source][dest] */
+    int64_t capacity, n_routed, n_dropped;
+    Placement *placement; /* or NULL */
 } RoutingTable;
 
 struct Routing {
-    int64_t experts, n_ranks, n_slots;
-    gboolean alike; /* every source sends the same */
+    RoutingSpec spec; /* what it borrows is not read any more */
+    int64_t slots;
     int n_tables;
     RoutingTable *tables;
     int *table_of_layer;
-    int64_t n_layers;
 };
 
 RoutingSpec routing_spec(const Plan *plan, int64_t tokens, int64_t sequences)
 {
     const Model *model = plan->model;
+    CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
     RoutingSpec spec = {
         .kind = plan->routing,
+        .model = model,
         .exponent = plan->routing_exponent,
         .seed = plan->routing_seed,
         .sorted = plan->routing_sorted,
@@ -48,6 +41,20 @@ RoutingSpec routing_spec(const Plan *plan, int64_t tokens, int64_t sequences)
         .n_ranks = plan->ep,
         .tokens = tokens,
         .sequences = MAX(sequences, 1),
+        .layer_draws = plan->routing_layer_draws,
+        .sample_tokens = plan->routing_sample_tokens,
+        .draws = TRUE,
+        .balance = plan->moe.balance,
+        .balance_steps = plan->moe.balance_steps,
+        .balance_rate = plan->moe.balance_rate,
+        .capacity = plan->moe.capacity,
+        .measured_capacity = plan_capacity_is_measured(plan),
+        .drop_target = plan->moe.drop_target,
+        .padded = plan->moe.pad,
+        .slots = plan_expert_slots(plan),
+        .placement = plan->moe.placement,
+        .nodes = plan->ep % group.per_domain == 0 ? plan->ep / group.per_domain : 1,
+        .router_groups = MAX(model->router_groups, 1),
     };
     for (int64_t i = 0; i < model->n_layers; i++) {
         spec.n_layers += model->layers[i].ffn == FFN_MOE ? 1 : 0;
@@ -55,252 +62,162 @@ RoutingSpec routing_spec(const Plan *plan, int64_t tokens, int64_t sequences)
     return spec;
 }
 
-void routing_shuffle(int64_t n, uint64_t seed, int64_t *ret_perm)
+gboolean routing_is_needed(const Plan *plan)
 {
-    gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
-    gsl_rng_set(rng, (unsigned long)(seed & 0xffffffffu));
-    for (int64_t i = 0; i < n; i++) {
-        ret_perm[i] = i;
-    }
-    for (int64_t i = 0; i < n - 1; i++) {
-        int64_t j = i + (int64_t)(gsl_rng_get(rng) % (uint64_t)(n - i));
-        int64_t swap = ret_perm[i];
-        ret_perm[i] = ret_perm[j];
-        ret_perm[j] = swap;
-    }
-    gsl_rng_free(rng);
+    const PlanMoe *moe = &plan->moe;
+    gboolean slots = moe->redundant_experts > 0 || moe->placement != PLAN_PLACEMENT_LINEAR;
+    gboolean cuts = moe->capacity.factor > 0 || moe->pad || moe->drop_target >= 0;
+    return plan->model->n_experts > 0 && (plan->routing != PLAN_ROUTING_BALANCED || slots || cuts || plan->routing_replicas > 1);
 }
 
-/* Shares proportional to weights, none above 1: what an expert cannot take goes to the others in proportion. */
-static void shares_of_weights(const double *weights, int64_t n, double sum, double *ret_share)
+/* Where a layer's slots are, by the loads of a monitored window: the experts' shares. NULL: one each, in order. */
+static Placement *place_experts(const RoutingSpec *spec, const double *share)
 {
-    double free_weight = 0;
-    double free_share = sum;
-    for (int64_t e = 0; e < n; e++) {
-        free_weight += weights[e];
-        ret_share[e] = 0;
-    }
-    gboolean changed = TRUE;
-    while (changed && free_weight > 0) {
-        changed = FALSE;
-        double scale = free_share / free_weight;
-        for (int64_t e = 0; e < n; e++) {
-            if (ret_share[e] < 1 && weights[e] * scale >= 1) {
-                ret_share[e] = 1;
-                free_share -= 1;
-                free_weight -= weights[e];
-                changed = TRUE;
-            }
+    int64_t slots = spec->slots > 0 ? spec->slots : spec->experts;
+    g_autofree int64_t *expert = g_new(int64_t, slots), *copies = g_new(int64_t, spec->experts);
+    PlacementShape shape = {spec->experts, slots, spec->router_groups, MAX(spec->nodes, 1), spec->n_ranks};
+    if (spec->placement == PLAN_PLACEMENT_LINEAR) {
+        if (slots == spec->experts) {
+            return NULL;
         }
-    }
-    for (int64_t e = 0; e < n; e++) {
-        if (ret_share[e] < 1) {
-            ret_share[e] = free_weight > 0 ? weights[e] * free_share / free_weight : free_share / (double)n;
-        }
-    }
-}
-
-/* Quantiles of a log-normal spread; sampling noise of few tokens per expert widens it. */
-static void natural_popularity(const RoutingSpec *spec, double *ret_share)
-{
-    double n = (double)spec->experts;
-    double rows = (double)(spec->tokens * spec->n_ranks * spec->top_k) / n;
-    double of_sequence =
-        natural_spread_of_sequence * natural_spread_of_sequence / (double)(spec->sequences * spec->n_ranks);
-    double room = 1 - (double)spec->top_k / n; /* no spread is left when every token takes every expert */
-    double variance = (natural_spread * natural_spread + of_sequence) * room * room + (rows > 0 ? room / rows : 0);
-    g_autofree double *weights = g_new(double, spec->experts);
-    for (int64_t e = 0; e < spec->experts; e++) {
-        weights[e] = exp(sqrt(variance) * gsl_cdf_ugaussian_Qinv(((double)e + 0.5) / n));
-    }
-    shares_of_weights(weights, spec->experts, (double)spec->top_k, ret_share);
-}
-
-void routing_popularity(const RoutingSpec *spec, double *ret_share)
-{
-    if (spec->kind == PLAN_ROUTING_ZIPF) {
-        topk_share_zipf(spec->experts, spec->top_k, spec->exponent, ret_share);
+        placement_linear(spec->experts, slots, expert);
     } else {
-        natural_popularity(spec, ret_share);
+        gboolean ok = placement_eplb(&shape, share, expert, copies, NULL);
+        g_assert(ok); /* a checked plan divides */
     }
+    return placement_new(spec->experts, slots, expert);
 }
 
-/* Fraction and place of one share. */
-typedef struct Remainder {
-    double frac;
-    int64_t idx;
-} Remainder;
-
-static int remainder_compare(const void *a, const void *b)
+/* Capacity of a table from its tokens, 0 = none; the same for all sources. */
+static int64_t table_capacity(const RoutingSpec *spec, const RoutingTable *table)
 {
-    const Remainder *x = a;
-    const Remainder *y = b;
-    if (x->frac != y->frac) {
-        return x->frac > y->frac ? -1 : 1;
+    MoeShape shape = {spec->tokens, spec->top_k, spec->experts};
+    if (spec->measured_capacity) {
+        return moe_capacity_measured(&spec->capacity, &shape, table->tokens, spec->n_ranks, MAX(spec->drop_target, 0));
     }
-    return x->idx < y->idx ? -1 : 1;
+    return moe_capacity_rows(&spec->capacity, &shape);
 }
 
-/* Whole tokens by largest remainder: ret_tokens[i] <= tokens, sum exactly n_slots; ties to the lower index. */
-static void apportion(const double *share, int64_t n, int64_t tokens, int64_t n_slots, int64_t *ret_tokens)
+/* Rows that a source sends to a slot. */
+static int64_t slot_rows(const RoutingSpec *spec, const RoutingTable *table, int64_t source, int64_t slot)
 {
-    g_autofree Remainder *rest = g_new(Remainder, n);
-    int64_t left = n_slots;
-    for (int64_t e = 0; e < n; e++) {
-        double exact = MIN(share[e], 1) * (double)tokens;
-        ret_tokens[e] = MIN((int64_t)floor(exact + 1e-9), tokens);
-        rest[e] = (Remainder){exact - (double)ret_tokens[e], e};
-        left -= ret_tokens[e];
+    const int64_t *tokens = table->tokens + source * spec->experts;
+    if (spec->padded) {
+        return table->capacity;
     }
-    qsort(rest, (size_t)n, sizeof *rest, remainder_compare);
-    while (left != 0) { /* once through, unless rounding left more than one each */
-        for (int64_t i = 0; i < n && left > 0; i++) {
-            if (ret_tokens[rest[i].idx] < tokens) {
-                ret_tokens[rest[i].idx]++;
-                left--;
-            }
-        }
-        for (int64_t i = n - 1; i >= 0 && left < 0; i--) {
-            if (ret_tokens[rest[i].idx] > 0) {
-                ret_tokens[rest[i].idx]--;
-                left++;
-            }
-        }
+    if (table->placement == NULL) {
+        return tokens[slot];
     }
+    return placement_rows(table->placement, slot, source, tokens[table->placement->expert[slot]]);
 }
 
-/*
- * Expert of each popularity rank. Zipf: as asked, else shuffled. Balanced: dealt to the ranks in snake order, because
- * equal expectation means that no rank is hot layer after layer.
- */
-static void routing_order(const RoutingSpec *spec, int64_t *ret_order)
+/* Cuts the idx-th table at its capacity, shares rows among copies, and sums over the sources. */
+static void table_finish(const Routing *routing, int64_t idx, const double *share)
 {
-    int64_t local = spec->experts / spec->n_ranks;
-    if (spec->kind == PLAN_ROUTING_ZIPF && spec->order == NULL && !spec->sorted) {
-        g_autofree int64_t *rank_of = g_new(int64_t, spec->experts);
-        routing_shuffle(spec->experts, spec->seed, rank_of);
-        for (int64_t e = 0; e < spec->experts; e++) {
-            ret_order[rank_of[e]] = e;
-        }
-        return;
+    const RoutingSpec *spec = &routing->spec;
+    RoutingTable *table = &routing->tables[idx];
+    int64_t local = routing->slots / spec->n_ranks;
+    if (spec->placed != NULL) {
+        const RoutingTable *from = &spec->placed->tables[spec->placed->table_of_layer[idx]];
+        table->placement =
+            from->placement != NULL ? placement_new(spec->experts, routing->slots, from->placement->expert) : NULL;
+        table->capacity = from->capacity;
+    } else {
+        table->placement = place_experts(spec, share);
+        table->capacity = table_capacity(spec, table);
     }
-    for (int64_t i = 0; i < spec->experts; i++) {
-        int64_t round = i / spec->n_ranks;
-        int64_t place = i % spec->n_ranks;
-        int64_t owner = round % 2 == 0 ? place : spec->n_ranks - 1 - place;
-        gboolean snake = spec->kind != PLAN_ROUTING_ZIPF;
-        ret_order[i] = spec->order != NULL && !snake ? spec->order[i] : snake ? owner * local + round : i;
-    }
-}
-
-/* Cuts at the capacity and sums over the sources. */
-static void table_finish(const RoutingSpec *spec, gboolean alike, RoutingTable *table)
-{
-    int64_t n_sources = alike ? 1 : spec->n_ranks;
-    table->expert_rows = g_new0(int64_t, spec->experts);
-    for (int64_t i = 0; i < n_sources * spec->experts; i++) {
-        int64_t extra = spec->capacity > 0 ? MAX(table->tokens[i] - spec->capacity, 0) : 0;
-        int64_t times = alike ? spec->n_ranks : 1;
+    table->slot_rows = g_new0(int64_t, routing->slots);
+    table->splits = g_new0(int64_t, spec->n_ranks * spec->n_ranks);
+    for (int64_t i = 0; i < spec->n_ranks * spec->experts; i++) {
+        int64_t extra = table->capacity > 0 && !spec->exact ? MAX(table->tokens[i] - table->capacity, 0) : 0;
+        table->n_routed += table->tokens[i];
+        table->n_dropped += extra;
         table->tokens[i] -= extra;
-        table->n_dropped += extra * times;
-        table->expert_rows[i % spec->experts] += table->tokens[i] * times;
-    }
-}
-
-static void routing_fill_drawn(Routing *routing, const RoutingSpec *spec)
-{
-    g_autofree double *share = g_new(double, spec->experts);
-    g_autofree int64_t *by_rank = g_new(int64_t, spec->experts);
-    g_autofree int64_t *order = g_new(int64_t, spec->experts);
-    if (spec->popularity != NULL) {
-        memcpy(share, spec->popularity, (size_t)spec->experts * sizeof *share);
-    } else {
-        routing_popularity(spec, share);
-    }
-    apportion(share, spec->experts, spec->tokens, spec->tokens * spec->top_k, by_rank);
-    routing_order(spec, order);
-    routing->alike = TRUE;
-    routing->n_tables = 1;
-    routing->tables = g_new0(RoutingTable, 1);
-    routing->tables[0].tokens = g_new(int64_t, spec->experts);
-    for (int64_t i = 0; i < spec->experts; i++) {
-        routing->tables[0].tokens[order[i]] = by_rank[i];
-    }
-    table_finish(spec, TRUE, &routing->tables[0]);
-}
-
-/* One list of counts, apportioned to the tokens of a source. */
-static gboolean read_counts(json_t *list, const RoutingSpec *spec, const char *where, int64_t *ret_tokens,
-                            GError **error)
-{
-    g_autofree double *weights = g_new(double, spec->experts);
-    g_autofree double *share = g_new(double, spec->experts);
-    double sum = 0;
-    if (!json_is_array(list) || (int64_t)json_array_size(list) != spec->experts) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "%s: expected a list of %" G_GINT64_FORMAT " token counts, one for each expert of the model", where,
-                    spec->experts);
-        return FALSE;
-    }
-    for (int64_t e = 0; e < spec->experts; e++) {
-        json_t *count = json_array_get(list, (size_t)e);
-        weights[e] = json_number_value(count);
-        if (!json_is_number(count) || !(weights[e] >= 0)) {
-            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                        "%s[%" G_GINT64_FORMAT "]: a token count is a number of at least 0", where, e);
-            return FALSE;
-        }
-        sum += weights[e];
-    }
-    if (sum <= 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: the token counts sum to 0", where);
-        return FALSE;
-    }
-    shares_of_weights(weights, spec->experts, (double)spec->top_k, share);
-    apportion(share, spec->experts, spec->tokens, spec->tokens * spec->top_k, ret_tokens);
-    return TRUE;
-}
-
-static gboolean read_layer(json_t *value, const RoutingSpec *spec, const char *where, RoutingTable *table,
-                           GError **error)
-{
-    gboolean by_source = json_is_array(json_array_get(value, 0));
-    table->tokens = g_new0(int64_t, spec->n_ranks * spec->experts);
-    if (by_source && (int64_t)json_array_size(value) != spec->n_ranks) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "%s: counts of %zu source ranks, but the expert-parallel group has %" G_GINT64_FORMAT, where,
-                    json_array_size(value), spec->n_ranks);
-        return FALSE;
     }
     for (int64_t source = 0; source < spec->n_ranks; source++) {
-        g_autofree char *place =
-            by_source ? g_strdup_printf("%s[%" G_GINT64_FORMAT "]", where, source) : g_strdup(where);
-        json_t *list = by_source ? json_array_get(value, (size_t)source) : value;
-        if (!read_counts(list, spec, place, table->tokens + source * spec->experts, error)) {
-            return FALSE;
+        for (int64_t slot = 0; slot < routing->slots; slot++) {
+            int64_t rows = slot_rows(spec, table, source, slot);
+            table->slot_rows[slot] += rows;
+            table->splits[source * spec->n_ranks + slot / local] += rows;
         }
     }
-    table_finish(spec, FALSE, table);
-    return TRUE;
 }
 
-static gboolean routing_fill_measured(Routing *routing, const RoutingSpec *spec, const char *place, GError **error)
+/* Tokens of all sources: drawn, or in expectation. */
+static void fill_tokens(const RoutingSpec *spec, int table, const double *share, int64_t *tokens)
 {
-    int64_t n = (int64_t)json_array_size(spec->loads); /* 0 for other values */
-    if (n != 1 && n != spec->n_layers) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "%s: expected a list of loads for %" G_GINT64_FORMAT
-                    " MoE layers, or one for all of them; got %" G_GINT64_FORMAT,
-                    place, spec->n_layers, n);
+    for (int64_t source = 0; source < spec->n_ranks; source++) {
+        int64_t *own = tokens + source * spec->experts;
+        if (spec->draws) {
+            routing_draw_source(spec, table, source, share, own);
+        } else if (source == 0) {
+            routing_apportion(share, spec->experts, spec->tokens, spec->tokens * spec->top_k, own);
+        } else {
+            memcpy(own, tokens, (size_t)spec->experts * sizeof *own);
+        }
+    }
+}
+
+static void routing_fill_drawn(Routing *routing)
+{
+    const RoutingSpec *spec = &routing->spec;
+    g_autofree double *popularity = g_new(double, spec->experts);
+    g_autofree double *share = g_new(double, spec->experts);
+    if (spec->popularity != NULL) {
+        memcpy(popularity, spec->popularity, (size_t)spec->experts * sizeof *popularity);
+    } else if (spec->kind != PLAN_ROUTING_ROUTER) {
+        routing_popularity(spec, popularity);
+    }
+    routing->n_tables = (int)CLAMP(spec->layer_draws, 1, MAX(spec->n_layers, 1));
+    routing->tables = g_new0(RoutingTable, routing->n_tables);
+    for (int t = 0; t < routing->n_tables; t++) {
+        if (spec->kind == PLAN_ROUTING_ROUTER) {
+            router_load(spec, t, share);
+        } else {
+            routing_expert_shares(spec, t, popularity, share);
+        }
+        routing->tables[t].tokens = g_new0(int64_t, spec->n_ranks * spec->experts);
+        fill_tokens(spec, t, share, routing->tables[t].tokens);
+        table_finish(routing, t, share);
+    }
+    for (int64_t i = 0; i < spec->n_layers; i++) {
+        routing->table_of_layer[i] = (int)(i % routing->n_tables);
+    }
+}
+
+/* Share of each expert in what the sources were measured to send. */
+static void measured_share(const RoutingSpec *spec, const int64_t *tokens, double *ret_share)
+{
+    g_autofree double *weights = g_new0(double, spec->experts);
+    for (int64_t i = 0; i < spec->n_ranks * spec->experts; i++) {
+        weights[i % spec->experts] += (double)tokens[i];
+    }
+    routing_shares(weights, spec->experts, (double)spec->top_k, ret_share);
+}
+
+/* The first group is the measured one; others draw around its shares. */
+static gboolean routing_fill_measured(Routing *routing, const char *place, GError **error)
+{
+    const RoutingSpec *spec = &routing->spec;
+    g_autofree double *share = g_new(double, spec->experts);
+    int64_t n = routing_read_shape(spec, place, error);
+    if (n == 0) {
         return FALSE;
     }
     routing->n_tables = (int)n;
     routing->tables = g_new0(RoutingTable, n);
     for (int64_t i = 0; i < n; i++) {
         g_autofree char *where = g_strdup_printf("%s: [%" G_GINT64_FORMAT "]", place, i);
-        if (!read_layer(json_array_get(spec->loads, (size_t)i), spec, where, &routing->tables[i], error)) {
+        RoutingTable *table = &routing->tables[i];
+        table->tokens = g_new0(int64_t, spec->n_ranks * spec->experts);
+        if (!routing_read_layer(json_array_get(spec->loads, (size_t)i), spec, where, table->tokens, error)) {
             return FALSE;
         }
+        measured_share(spec, table->tokens, share);
+        if (spec->draws && spec->group > 0) {
+            fill_tokens(spec, (int)i, share, table->tokens);
+        }
+        table_finish(routing, i, share);
     }
     for (int64_t i = 0; i < spec->n_layers && n > 1; i++) {
         routing->table_of_layer[i] = (int)i;
@@ -312,15 +229,14 @@ Routing *routing_new(const RoutingSpec *spec, const char *place, GError **error)
 {
     g_autoptr(Routing) routing = g_new0(Routing, 1);
     g_assert(spec->experts > 0 && spec->top_k > 0 && spec->top_k <= spec->experts && spec->tokens >= 0);
-    g_assert(spec->n_ranks > 0 && spec->experts % spec->n_ranks == 0 && spec->sequences > 0);
-    routing->experts = spec->experts;
-    routing->n_ranks = spec->n_ranks;
-    routing->n_slots = spec->tokens * spec->top_k;
-    routing->n_layers = spec->n_layers;
+    g_assert(spec->n_ranks > 0 && spec->sequences > 0);
+    routing->spec = *spec;
+    routing->slots = spec->slots > 0 ? spec->slots : spec->experts;
+    g_assert(routing->slots >= spec->experts && routing->slots % spec->n_ranks == 0);
     routing->table_of_layer = g_new0(int, MAX(spec->n_layers, 1));
     if (spec->kind != PLAN_ROUTING_MEASURED) {
-        routing_fill_drawn(routing, spec);
-    } else if (!routing_fill_measured(routing, spec, place != NULL ? place : "load_file", error)) {
+        routing_fill_drawn(routing);
+    } else if (!routing_fill_measured(routing, place != NULL ? place : "load_file", error)) {
         return NULL;
     }
     return g_steal_pointer(&routing);
@@ -333,7 +249,9 @@ void routing_free(Routing *routing)
     }
     for (int i = 0; i < routing->n_tables; i++) {
         g_free(routing->tables[i].tokens);
-        g_free(routing->tables[i].expert_rows);
+        g_free(routing->tables[i].slot_rows);
+        g_free(routing->tables[i].splits);
+        placement_free(routing->tables[i].placement);
     }
     g_free(routing->tables);
     g_free(routing->table_of_layer);
@@ -347,72 +265,140 @@ int routing_n_tables(const Routing *routing)
 
 int routing_table(const Routing *routing, int64_t moe_layer)
 {
-    g_assert(moe_layer >= 0 && moe_layer < routing->n_layers);
+    g_assert(moe_layer >= 0 && moe_layer < routing->spec.n_layers);
     return routing->table_of_layer[moe_layer];
 }
 
-static const int64_t *source_tokens(const Routing *routing, int table, int64_t source)
+int64_t routing_n_ranks(const Routing *routing)
 {
-    g_assert(table >= 0 && table < routing->n_tables && source >= 0 && source < routing->n_ranks);
-    return routing->tables[table].tokens + (routing->alike ? 0 : source * routing->experts);
+    return routing->spec.n_ranks;
+}
+
+static const RoutingTable *table_at(const Routing *routing, int table)
+{
+    g_assert(table >= 0 && table < routing->n_tables);
+    return &routing->tables[table];
 }
 
 int64_t routing_tokens(const Routing *routing, int table, int64_t source, int64_t expert)
 {
-    g_assert(expert >= 0 && expert < routing->experts);
-    return source_tokens(routing, table, source)[expert];
+    g_assert(source >= 0 && source < routing->spec.n_ranks && expert >= 0 && expert < routing->spec.experts);
+    return table_at(routing, table)->tokens[source * routing->spec.experts + expert];
+}
+
+const int64_t *routing_splits(const Routing *routing, int table)
+{
+    return table_at(routing, table)->splits;
 }
 
 int64_t routing_send_rows(const Routing *routing, int table, int64_t source, int64_t dest)
 {
-    const int64_t *tokens = source_tokens(routing, table, source);
-    int64_t local = routing->experts / routing->n_ranks;
-    int64_t sum = 0;
-    g_assert(dest >= 0 && dest < routing->n_ranks);
-    for (int64_t e = dest * local; e < (dest + 1) * local; e++) {
-        sum += tokens[e];
-    }
-    return sum;
+    g_assert(source >= 0 && source < routing->spec.n_ranks && dest >= 0 && dest < routing->spec.n_ranks);
+    return table_at(routing, table)->splits[source * routing->spec.n_ranks + dest];
 }
 
 void routing_rows(const Routing *routing, int table, int64_t ep_rank, RoutingRows *ret_rows)
 {
-    const int64_t *tokens = source_tokens(routing, table, ep_rank);
-    int64_t local = routing->experts / routing->n_ranks;
-    *ret_rows = (RoutingRows){.local_expert_rows = routing->tables[table].expert_rows + ep_rank * local};
-    for (int64_t e = 0; e < local; e++) {
-        ret_rows->n_received += ret_rows->local_expert_rows[e];
+    const RoutingTable *t = table_at(routing, table);
+    int64_t n = routing->spec.n_ranks, local = routing->slots / n;
+    *ret_rows = (RoutingRows){
+        .local_expert_rows = t->slot_rows + ep_rank * local, .capacity = t->capacity, .placement = t->placement};
+    for (int64_t peer = 0; peer < n; peer++) {
+        ret_rows->n_received += t->splits[peer * n + ep_rank];
+        ret_rows->n_sent += t->splits[ep_rank * n + peer];
     }
-    for (int64_t e = 0; e < routing->experts; e++) {
-        ret_rows->n_sent += tokens[e];
+}
+
+RowCounts routing_row_counts(const Plan *plan, const Routing *routing, int64_t moe_layer, int64_t ep_rank)
+{
+    const Model *model = plan->model;
+    int64_t tokens = plan->seq_len * plan->micro_batch;
+    RowCounts counts = {.seq_len = plan->seq_len, .source = ep_rank};
+    counts.rows[ROWS_ONE] = 1;
+    counts.rows[ROWS_TOKENS] = tokens;
+    counts.rows[ROWS_SLOTS] = counts.rows[ROWS_RECEIVED] = tokens * model->top_k;
+    counts.rows[ROWS_EXPERTS] = plan_expert_slots(plan);
+    counts.rows[ROWS_LOCAL_EXPERTS] = plan_expert_slots(plan) / plan->ep;
+    counts.rows[ROWS_PAIRS] = tokens * plan->seq_len;
+    counts.rows[ROWS_SEQUENCES] = plan->micro_batch;
+    if (routing != NULL && moe_layer >= 0) {
+        RoutingRows rows;
+        routing_rows(routing, routing_table(routing, moe_layer), ep_rank, &rows);
+        counts.local_expert_rows = rows.local_expert_rows;
+        counts.rows[ROWS_RECEIVED] = rows.n_received;
+        counts.rows[ROWS_SLOTS] = rows.n_sent;
+        counts.capacity = rows.capacity;
+        counts.placement = rows.placement;
     }
+    return counts;
+}
+
+/* Share of the kept tokens whose choices lie in the slots of a part: per token, expected choices there. */
+static double part_share(const Routing *routing, const RoutingTable *t, int64_t part, int64_t n_parts)
+{
+    int64_t n = routing->spec.n_ranks, per_part = n / n_parts, sum = 0;
+    for (int64_t source = 0; source < n; source++) {
+        for (int64_t dest = part * per_part; dest < (part + 1) * per_part; dest++) {
+            sum += t->splits[source * n + dest];
+        }
+    }
+    return (double)sum / (double)MAX(n * routing->spec.tokens, 1);
+}
+
+double routing_distinct_parts(const Routing *routing, int table, int64_t n_parts)
+{
+    const RoutingTable *t = table_at(routing, table);
+    double experts = (double)routing->spec.experts, k = (double)routing->spec.top_k, distinct = 0;
+    g_assert(n_parts > 0 && routing->spec.n_ranks % n_parts == 0);
+    for (int64_t part = 0; part < n_parts; part++) {
+        double share = part_share(routing, t, part, n_parts), missed = 1;
+        for (int64_t j = 0; j < routing->spec.top_k; j++) { /* choices without replacement */
+            missed *= fmax(0, 1 - share / k * experts / (experts - (double)j));
+        }
+        distinct += 1 - missed;
+    }
+    return distinct;
+}
+
+/* Rows of the busiest expert over all sources. */
+static int64_t busiest_expert(const Routing *routing, const RoutingTable *t)
+{
+    int64_t experts = routing->spec.experts, most = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        int64_t sum = 0;
+        for (int64_t source = 0; source < routing->spec.n_ranks; source++) {
+            sum += t->tokens[source * experts + e];
+        }
+        most = MAX(most, sum);
+    }
+    return most;
 }
 
 void routing_stats(const Routing *routing, int table, RoutingStats *ret_stats)
 {
-    const RoutingTable *t = &routing->tables[table];
-    int64_t local = routing->experts / routing->n_ranks;
-    int64_t expert_max = 0;
-    int64_t rank_max = 0;
-    int64_t sum = 0;
-    *ret_stats = (RoutingStats){.expert_max_over_mean = 1, .rank_max_over_mean = 1};
-    for (int64_t rank = 0; rank < routing->n_ranks; rank++) {
-        int64_t rows = 0;
-        for (int64_t e = rank * local; e < (rank + 1) * local; e++) {
-            expert_max = MAX(expert_max, t->expert_rows[e]);
-            rows += t->expert_rows[e];
-        }
-        if (rows > rank_max) {
-            rank_max = rows;
+    const RoutingTable *t = table_at(routing, table);
+    int64_t computed = 0, n = routing->spec.n_ranks;
+    *ret_stats = (RoutingStats){.expert_max_over_mean = 1, .rank_max_over_mean = 1, .n_routed = t->n_routed, .n_dropped = t->n_dropped};
+    ret_stats->n_kept = t->n_routed - t->n_dropped;
+    for (int64_t rank = 0; rank < n; rank++) {
+        RoutingRows rows;
+        routing_rows(routing, table, rank, &rows);
+        computed += rows.n_received;
+        if (rows.n_received > ret_stats->busiest_rows) {
+            ret_stats->busiest_rows = rows.n_received;
             ret_stats->busiest_rank = rank;
         }
-        sum += rows;
     }
-    if (sum > 0) {
-        ret_stats->expert_max_over_mean = (double)expert_max * (double)routing->experts / (double)sum;
-        ret_stats->rank_max_over_mean = (double)rank_max * (double)routing->n_ranks / (double)sum;
+    ret_stats->rank_mean_rows = (double)computed / (double)n;
+    if (ret_stats->n_kept > 0) {
+        ret_stats->expert_max_over_mean =
+            (double)busiest_expert(routing, t) * (double)routing->spec.experts / (double)ret_stats->n_kept;
     }
-    if (sum + t->n_dropped > 0) {
-        ret_stats->dropped_frac = (double)t->n_dropped / (double)(sum + t->n_dropped);
+    if (computed > 0) {
+        ret_stats->rank_max_over_mean = (double)ret_stats->busiest_rows / ret_stats->rank_mean_rows;
+        ret_stats->padding_frac = 1 - (double)ret_stats->n_kept / (double)computed;
+    }
+    if (t->n_routed > 0) {
+        ret_stats->dropped_frac = (double)t->n_dropped / (double)t->n_routed;
     }
 }

@@ -1,15 +1,20 @@
 /*
  * Routing: how many of its tokens each rank of an expert-parallel group sends to each expert, layer by layer.
  *
- * A popularity (the expected share of tokens that take an expert, by falling rank) is apportioned to whole tokens for
- * each source rank, dealt to the experts in an order, and cut at the capacity. Three popularities:
+ * A popularity (the expected share of tokens that take an expert, by falling rank) is dealt to the experts in an order and
+ * made whole tokens for each source rank, drawn or in expectation (routing-draw.h). Four kinds:
  *  - balanced: equal expectation, with the spread that random router weights show;
  *  - zipf: top k without replacement of log-score + Gumbel noise - exponent * log(rank);
- *  - measured: token counts from a file, scaled to the tokens of the plan.
+ *  - measured: token counts from a file, scaled to the tokens of the plan;
+ *  - router: the model's own router with random weights, run on a sample of tokens (router-load.h).
+ * What a rule of balancing leaves of it: balanced-load.h. Then capacities cut (models/moe-tables.h), and copies of an expert
+ * share its rows (models/placement.h): the code that decides on virtual ranks decides here.
  *
- * Invariants: the tokens of a source over all experts are tokens * top_k (before a capacity); no expert gets more than
- * all tokens of a source; equal inputs give equal loads. Layers with equal loads share one table (routing_table), so
- * that they can be priced once.
+ * Each data-parallel replica of the experts (an expert-parallel group) draws its own tokens: RoutingSpec.group.
+ *
+ * Invariants: the tokens of a source over all experts are tokens * top_k before a capacity, and kept + dropped after it; no
+ * expert gets more than all tokens of a source; equal inputs give equal loads; all groups have the same placement. Layers
+ * with equal loads share one table (routing_table), so that they can be priced once.
  */
 #pragma once
 
@@ -17,33 +22,53 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include "models/placement.h"
 #include "workloads/plan/plan.h"
+
+typedef struct Routing Routing;
 
 /* What routing depends on. */
 typedef struct RoutingSpec {
-    PlanRouting kind;     /* PLAN_ROUTING_ROUTER is taken as balanced: the real router exists in values alone */
+    PlanRouting kind;
+    const Model *model;   /* router: whose router is run; else unused */
     double exponent;      /* of zipf */
-    uint64_t seed;        /* of the shuffle */
+    uint64_t seed;        /* of the shuffle, and of draws */
     gboolean sorted;      /* zipf: expert e has popularity rank e, no shuffle */
     const int64_t *order; /* expert of each popularity rank [experts], or NULL */
     json_t *loads;        /* measured: [layer][expert] or [layer][source rank][expert], borrowed */
+    gboolean exact;       /* measured: the counts are rows as they were kept, taken as they are */
     int64_t experts, top_k;
     int64_t n_ranks;          /* of the expert-parallel group */
     int64_t tokens;           /* of one source rank in one micro-batch */
     int64_t sequences;        /* of one source rank, at least 1: many in the group narrow the natural spread */
     int64_t n_layers;         /* MoE layers */
-    int64_t capacity;         /* rows of one source that an expert takes; 0 = dropless */
+    int64_t layer_draws;      /* zipf, router, balanced: different tables, dealt to the layers in turn; 0 counts as 1 */
+    int64_t sample_tokens;    /* router: tokens it is run on; 0 = a usual number */
+    gboolean draws;           /* each source draws its tokens; else all have the expectation */
+    int64_t group;            /* of the sampled expert-parallel groups */
+    PlanBalance balance;
+    int64_t balance_steps;
+    double balance_rate;
+    MoeCapacity capacity; /* factor 0: nothing is dropped */
+    gboolean measured_capacity; /* fitted to the loads of the layer, within the factor */
+    double drop_target;   /* of a fitted capacity; below 0 counts as 0 */
+    gboolean padded;      /* every slot computes exactly its capacity (without one: the largest count) */
+    int64_t slots;        /* experts and copies; 0 counts as experts */
+    PlanPlacement placement;
+    int64_t nodes, router_groups; /* scale-up domains of the group, groups of experts that the router limits: for EPLB */
+    const Routing *placed;    /* placements and capacities are this one's, layer by layer; or NULL = found from the loads */
     const double *popularity; /* [experts] of an earlier routing_popularity() of the same spec, or NULL */
 } RoutingSpec;
-
-typedef struct Routing Routing;
 
 /* The spec of a plan, whose ranks hold tokens each in sequences. Valid while the plan lives. */
 RoutingSpec routing_spec(const Plan *plan, int64_t tokens, int64_t sequences);
 
+/* Whether loads of a plan can differ between ranks, or slots differ from experts: else NULL may stand for its routing. */
+gboolean routing_is_needed(const Plan *plan);
+
 /*
  * Expected share of the tokens that take the expert of each popularity rank, falling, sum top_k: ret_share[experts].
- * Not for measured loads.
+ * Not for measured and router loads.
  */
 void routing_popularity(const RoutingSpec *spec, double *ret_share);
 
@@ -56,28 +81,52 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Routing, routing_free)
 /* Tables: layers with the same loads have the same table, 0 <= table < n_tables. */
 int routing_n_tables(const Routing *routing);
 int routing_table(const Routing *routing, int64_t moe_layer);
+int64_t routing_n_ranks(const Routing *routing);
 
 /* Tokens of a source rank that go to an expert (kept under the capacity). */
 int64_t routing_tokens(const Routing *routing, int table, int64_t source, int64_t expert);
 
 /* What one rank sees of a table. */
 typedef struct RoutingRows {
-    const int64_t *local_expert_rows; /* [experts / n_ranks], borrowed: rows of each local expert over all sources */
+    const int64_t *local_expert_rows; /* [slots / n_ranks], borrowed: rows of each local slot over all sources, padding included */
     int64_t n_received;               /* their sum: rows[RECEIVED] */
     int64_t n_sent;                   /* slots of this rank as a source, its own experts' included: rows[SLOTS] */
+    int64_t capacity;                 /* of an expert, for one source; 0 = none */
+    const Placement *placement;       /* or NULL: expert e is slot e */
 } RoutingRows;
 
 void routing_rows(const Routing *routing, int table, int64_t ep_rank, RoutingRows *ret_rows);
 
+/*
+ * Rows of a pass over one layer on a rank at ep_rank: of tokens, sequences and experts as the plan has them; those of a MoE
+ * layer (the moe_layer-th; -1 = none) by its routing (NULL: even). Borrows from the routing.
+ */
+RowCounts routing_row_counts(const Plan *plan, const Routing *routing, int64_t moe_layer, int64_t ep_rank);
+
+/*
+ * The split matrix of a table's dispatch, [n_ranks * n_ranks]: rows that source sends to dest at source * n_ranks + dest,
+ * padding included. Its combine moves the same rows back.
+ */
+const int64_t *routing_splits(const Routing *routing, int table);
+
 /* Rows that source sends to dest. */
 int64_t routing_send_rows(const Routing *routing, int table, int64_t source, int64_t dest);
 
-/* Statistics of a table: busiest expert and busiest rank over their means, share of slots that a capacity drops. */
+/*
+ * Expected number of different parts that a token's kept choices lie in, when the group's ranks are cut into n_parts equal
+ * runs: n_parts = n_ranks for ranks, fewer for nodes. Exact for even loads (moe_expected_ranks).
+ */
+double routing_distinct_parts(const Routing *routing, int table, int64_t n_parts);
+
+/* Statistics of a table. */
 typedef struct RoutingStats {
-    double expert_max_over_mean;
-    double rank_max_over_mean;
-    double dropped_frac;
-    int64_t busiest_rank;
+    double expert_max_over_mean; /* kept rows of the busiest expert */
+    double rank_max_over_mean;   /* rows that the busiest rank computes, padding included */
+    double rank_mean_rows;
+    double dropped_frac;         /* of the slots that were routed */
+    double padding_frac;         /* of the rows that are computed */
+    int64_t n_routed, n_kept, n_dropped;
+    int64_t busiest_rank, busiest_rows;
 } RoutingStats;
 
 void routing_stats(const Routing *routing, int table, RoutingStats *ret_stats);

@@ -133,25 +133,12 @@ static void count_rows(Foot *foot, const Routing *routing, int64_t ep_rank)
 {
     const Plan *plan = foot->plan;
     const Model *model = plan->model;
-    int64_t moe_layer = 0, n_layers = foot->graphs->n_layers, tokens = plan->seq_len * plan->micro_batch;
-    RowCounts even = {.seq_len = plan->seq_len};
-    even.rows[ROWS_ONE] = 1;
-    even.rows[ROWS_TOKENS] = tokens;
-    even.rows[ROWS_SLOTS] = even.rows[ROWS_RECEIVED] = tokens * model->top_k;
-    even.rows[ROWS_EXPERTS] = model->n_experts;
-    even.rows[ROWS_LOCAL_EXPERTS] = model->n_experts / plan->ep;
-    even.rows[ROWS_PAIRS] = tokens * plan->seq_len;
-    even.rows[ROWS_SEQUENCES] = plan->micro_batch;
+    int64_t moe_layer = 0, n_layers = foot->graphs->n_layers;
     foot->rows = g_new(RowCounts, n_layers + 1);
     for (int64_t i = 0; i <= n_layers; i++) {
-        foot->rows[i] = even;
-        if (i < n_layers && model->layers[i].ffn == FFN_MOE && routing != NULL) {
-            RoutingRows rows;
-            routing_rows(routing, routing_table(routing, moe_layer++), ep_rank, &rows);
-            foot->rows[i].local_expert_rows = rows.local_expert_rows;
-            foot->rows[i].rows[ROWS_RECEIVED] = rows.n_received;
-            foot->rows[i].rows[ROWS_SLOTS] = rows.n_sent;
-        }
+        gboolean is_moe = i < n_layers && model->layers[i].ffn == FFN_MOE;
+        foot->rows[i] = routing_row_counts(plan, routing, is_moe ? moe_layer : -1, ep_rank);
+        moe_layer += is_moe;
     }
 }
 

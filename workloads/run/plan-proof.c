@@ -184,7 +184,7 @@ static gboolean compare_step(Proof *proof, const VirtualRanks *world, double los
 
 static gboolean run_steps(Proof *proof, int64_t n_steps, GError **error)
 {
-    g_autoptr(Program) program = lower_plan(proof->plan, proof->graphs, NULL, 0);
+    g_autoptr(Program) program = lower_plan(proof->plan, proof->graphs, proof->options.routing, 0);
     int64_t n_ranks = proof->plan->dp_replicate * proof->plan->dp_shard;
     g_autofree Program **programs = g_new(Program *, n_ranks);
     if (proof->mutation != NULL) {
@@ -224,6 +224,22 @@ static TrainerSettings trainer_settings(const OptimSettings *optim)
                              .weight_decay = optim->weight_decay};
 }
 
+/* Where experts are and what they take, from loads drawn as the plan says; NULL where nothing depends on it. */
+static Routing *proof_routing(const Plan *plan)
+{
+    RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
+    return routing_is_needed(plan) ? routing_new(&spec, NULL, NULL) : NULL;
+}
+
+static int64_t *layer_capacities(const Plan *plan, const Routing *routing)
+{
+    int64_t *capacities = g_new0(int64_t, MAX(plan->model->n_layers, 1));
+    for (int64_t i = 0; routing != NULL && i < plan->model->n_layers; i++) {
+        capacities[i] = routing_row_counts(plan, routing, plan_moe_layer(plan, i), 0).capacity;
+    }
+    return capacities;
+}
+
 gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const PlanMutation *mutation, PlanProof *ret_proof,
                         GError **error)
 {
@@ -234,12 +250,20 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
                             .lora_attention = plan->lora_attention,
                             .lora_shared = plan->lora_shared,
                             .lora_experts = plan->lora_experts,
-                            .lora_shared_a = plan->lora_shared_a};
+                            .lora_shared_a = plan->lora_shared_a,
+                            .capacity = plan->moe.capacity,
+                            .capacity_scope = plan->seq_len * plan->micro_batch,
+                            .capacity_adaptive = plan_capacity_is_measured(plan),
+                            .drop = plan->moe.drop};
+    g_autoptr(Routing) routing = proof_routing(plan);
+    g_autofree int64_t *capacities = layer_capacities(plan, routing);
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     Proof proof = {.plan = plan, .graphs = graphs, .mutation = mutation, .result = ret_proof, .seed = seed};
     /* a large eps keeps the update smooth where a gradient is nothing but rounding */
     proof.options.optim = (OptimSettings){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-4, .weight_decay = 0.1};
+    proof.options.routing = routing;
     TrainerSettings settings = trainer_settings(&proof.options.optim);
+    settings.capacities = capacities;
     g_autoptr(Trainer) reference = trainer_new(plan->model, &options, &settings, TENSOR_F64);
     *ret_proof = (PlanProof){.n_ranks = plan->dp_replicate * plan->dp_shard, .n_steps = n_steps, .bound = tolerance};
     proof.reference = reference;

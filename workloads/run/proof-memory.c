@@ -45,12 +45,15 @@ static json_t *group_loads(const Plan *plan, const VirtualRanks *world, int64_t 
     return layers;
 }
 
-static Routing *group_routing(const Plan *plan, const VirtualRanks *world, int64_t first_rank, GError **error)
+/* Rows as the routers kept them, on the slots of the plan's own placement and under its capacities. */
+static Routing *group_routing(const Plan *plan, const Routing *placed, const VirtualRanks *world, int64_t first_rank, GError **error)
 {
     json_t *loads = group_loads(plan, world, first_rank);
     RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
     spec.kind = PLAN_ROUTING_MEASURED;
     spec.loads = loads;
+    spec.exact = TRUE;
+    spec.placed = placed;
     Routing *routing = routing_new(&spec, "loads of the virtual ranks", error);
     json_decref(loads);
     return routing;
@@ -62,15 +65,16 @@ static void destroy_program(void *program)
 }
 
 /* A program per rank, with its group's loads. */
-static gboolean lower_ranks(const Plan *plan, const ModelGraph *graphs, const VirtualRanks *world, GPtrArray *programs, GError **error)
+static gboolean lower_ranks(const ProofWorld *proof, const VirtualRanks *world, GPtrArray *programs, GError **error)
 {
+    const Plan *plan = proof->plan;
     for (int64_t first = 0; first < virtual_ranks_n(world); first += plan->ep) {
         g_autoptr(Routing) routing = NULL;
-        if (plan->model->n_experts > 0 && (routing = group_routing(plan, world, first, error)) == NULL) {
+        if (plan->model->n_experts > 0 && (routing = group_routing(plan, proof->options.routing, world, first, error)) == NULL) {
             return FALSE;
         }
         for (int64_t r = 0; r < plan->ep; r++) {
-            g_ptr_array_add(programs, lower_plan(plan, graphs, routing, r));
+            g_ptr_array_add(programs, lower_plan(plan, proof->graphs, routing, r));
         }
     }
     return TRUE;
@@ -132,7 +136,7 @@ static VirtualRanks *probe_loads(const ProofWorld *proof, Program *program, GErr
 
 gboolean proof_memory(const ProofWorld *proof, PlanProof *result, GError **error)
 {
-    g_autoptr(Program) even = lower_plan(proof->plan, proof->graphs, NULL, 0);
+    g_autoptr(Program) even = lower_plan(proof->plan, proof->graphs, proof->options.routing, 0);
     g_autoptr(GPtrArray) programs = g_ptr_array_new_with_free_func(destroy_program);
     VirtualOptions options = proof->options;
     double loss;
@@ -140,7 +144,7 @@ gboolean proof_memory(const ProofWorld *proof, PlanProof *result, GError **error
     repeat_micro_batches(proof->plan, proof->plan->dp_replicate * proof->plan->dp_shard, proof->tokens);
     repeat_micro_batches(proof->plan, proof->plan->dp_replicate * proof->plan->dp_shard, proof->labels);
     g_autoptr(VirtualRanks) probe = probe_loads(proof, even, error);
-    if (probe == NULL || !lower_ranks(proof->plan, proof->graphs, probe, programs, error)) {
+    if (probe == NULL || !lower_ranks(proof, probe, programs, error)) {
         return FALSE;
     }
     g_autoptr(VirtualRanks) world = virtual_ranks_new(proof->plan, proof->graphs, (Program *const *)(void *)programs->pdata,

@@ -188,6 +188,9 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, gboolean back, GErro
 gboolean rank_collective(const RankAt *ats, int64_t n, GError **error)
 {
     const Instr *instr = ats->instr;
+    if (instr->action == VALUE_SUM_COPIES) {
+        return rank_sum_copies(ats, n, error);
+    }
     switch ((CollKind)instr->coll) {
     case COLL_all_gather:
         return all_gather(ats, n, error);

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "models/execute.h"
+#include "models/moe-tables.h"
 #include "sim/base/error.h"
 #include "workloads/lower/layer.h"
 #include "workloads/run/rank.h"
@@ -27,15 +28,11 @@ static void free_tensor(void *tensor)
 RowCounts rank_rows(const RankAt *at)
 {
     const Plan *plan = at->rank->world->plan;
-    const Model *model = plan->model;
-    int64_t tokens = plan->seq_len * plan->micro_batch;
-    RowCounts rows = {.seq_len = plan->seq_len};
-    rows.rows[ROWS_ONE] = 1;
-    rows.rows[ROWS_TOKENS] = at->call->n_rows > 0 ? at->call->n_rows : tokens;
-    rows.rows[ROWS_EXPERTS] = model->n_experts;
-    rows.rows[ROWS_LOCAL_EXPERTS] = model->n_experts / plan->ep;
-    rows.rows[ROWS_PAIRS] = tokens * plan->seq_len;
-    rows.rows[ROWS_SEQUENCES] = plan->micro_batch;
+    const Routing *placed = at->rank->world->options.routing;
+    RowCounts rows = routing_row_counts(plan, placed, plan_moe_layer(plan, at->call->layer), at->rank->ep_rank);
+    if (at->call->n_rows > 0) {
+        rows.rows[ROWS_TOKENS] = at->call->n_rows;
+    }
     if (at->call->layer >= 0) {
         const RankRouting *routing = &at->rank->routing[at->call->layer];
         rows.rows[ROWS_SLOTS] = routing->slots;
@@ -171,6 +168,20 @@ static gboolean read_inputs(OpAt *o, GError **error)
     return ok && read_params(o, error);
 }
 
+/* Slots of a fixed size: every rank knows what every other one sends. */
+static void note_padded(OpAt *o, RankRouting *routing, int64_t capacity)
+{
+    int64_t ep = o->graph->ep_size, slots = o->rows.rows[ROWS_EXPERTS], local = slots / ep;
+    tensor_free(routing->sent);
+    tensor_free(routing->arrived);
+    routing->sent = tensor_new_2d(TENSOR_I64, slots, 1);
+    routing->arrived = tensor_new_2d(TENSOR_I64, slots, 1);
+    for (int64_t s = 0; s < slots; s++) {
+        ((int64_t *)routing->sent->data)[s] = ((int64_t *)routing->arrived->data)[s] = capacity;
+    }
+    routing->received = moe_arrival(routing->arrived->data, ep, local, NULL, routing->expert_rows);
+}
+
 /* The router's counts size what follows. */
 static void note_routing(OpAt *o)
 {
@@ -179,15 +190,18 @@ static void note_routing(OpAt *o)
         return;
     }
     RankRouting *routing = &o->at->rank->routing[o->at->call->layer];
+    const Placement *placement = o->rows.placement;
     const Tensor *counts = o->run.out[output];
     const int64_t *rows = counts->data;
-    int64_t n = tensor_numel(counts);
-    routing->slots = 0;
-    for (int64_t e = 0; e < n; e++) {
-        routing->slots += rows[e];
-        routing->loads[e] += o->at->instr->phase == PHASE_FORWARD ? rows[e] : 0;
+    int64_t n = tensor_numel(counts), padded = o->class->padded_slots != NULL ? o->class->padded_slots(&o->view) : 0;
+    routing->slots = op_counted_slots(&o->view, counts);
+    for (int64_t s = 0; s < n; s++) {
+        int64_t expert = placement != NULL ? placement->expert[s] : s;
+        routing->loads[expert] += o->at->instr->phase == PHASE_FORWARD ? rows[s] : 0;
     }
-    if (o->graph->ep_size <= 1) {
+    if (padded > 0) {
+        note_padded(o, routing, padded);
+    } else if (o->graph->ep_size <= 1) {
         routing->received = routing->slots;
         memcpy(routing->expert_rows, rows, (size_t)n * sizeof *rows);
     }

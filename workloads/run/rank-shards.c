@@ -53,10 +53,47 @@ void shard_put(const ShardShape *shape, int64_t idx, const double *part, double 
     }
 }
 
-int64_t shard_local_offset(const Rank *rank, const GraphParam *param)
+/* Expert in a slot of a layer. */
+static int64_t expert_in_slot(const VirtualRanks *world, int64_t layer, int64_t slot)
 {
-    int64_t ep = rank->world->plan->ep;
-    return param->split == PARAM_EXPERT ? graph_param_numel(param) / ep * rank->ep_rank : 0;
+    RowCounts rows = routing_row_counts(world->plan, world->options.routing, plan_moe_layer(world->plan, layer), 0);
+    return rows.placement != NULL ? rows.placement->expert[slot] : slot;
+}
+
+/* This rank's part of a whole parameter before FSDP, its slots one behind the other; caller frees. */
+static double *local_param(const Rank *rank, int64_t layer, const GraphParam *param, const Tensor *whole)
+{
+    const Plan *plan = rank->world->plan;
+    int64_t local = fsdp_local_numel(plan, param), n_slots = param->dims[0] / plan->ep;
+    double *part = g_new(double, local);
+    if (param->split != PARAM_EXPERT) {
+        return memcpy(part, whole->data, (size_t)local * sizeof *part);
+    }
+    int64_t size = local / n_slots;
+    for (int64_t s = 0; s < n_slots; s++) {
+        int64_t expert = expert_in_slot(rank->world, layer, rank->ep_rank * n_slots + s);
+        memcpy(part + s * size, (const double *)whole->data + expert * size, (size_t)size * sizeof *part);
+    }
+    return part;
+}
+
+/* Slots become experts again: [slots, …] to [experts, …], NaN where copies are not equal to the last bit. */
+static Tensor *merge_slots(const VirtualRanks *world, int64_t layer, const GraphParam *param, const Tensor *slots)
+{
+    int64_t dims[3] = {world->plan->model->n_experts, param->dims[1], param->dims[2]}, size = graph_param_numel(param) / param->dims[0];
+    Tensor *merged = tensor_new(TENSOR_F64, param->n_dims, dims);
+    double *to = merged->data;
+    g_autofree gboolean *seen = g_new0(gboolean, dims[0]);
+    for (int64_t s = 0; s < param->dims[0]; s++) {
+        int64_t expert = expert_in_slot(world, layer, s);
+        const double *from = (const double *)slots->data + s * size;
+        for (int64_t i = 0; i < size; i++) {
+            gboolean differs = seen[expert] && memcmp(&to[expert * size + i], &from[i], sizeof *from) != 0;
+            to[expert * size + i] = differs ? (double)NAN : from[i];
+        }
+        seen[expert] = TRUE;
+    }
+    return merged;
 }
 
 int64_t rank_shard_index(const Rank *rank, const FsdpGroup *group)
@@ -94,8 +131,8 @@ void rank_load_shards(Rank *rank)
             const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
             Part part = part_of(plan, site->group, i);
             const Tensor *whole = source->param(source->self, layer_of_graph(rank, site, entry->graph), entry->param);
-            shard_take(&part.shape, rank_shard_index(rank, site->group),
-                       (const double *)whole->data + shard_local_offset(rank, part.param), (double *)own->shard->data + at);
+            g_autofree double *local = local_param(rank, site->layer, part.param, whole);
+            shard_take(&part.shape, rank_shard_index(rank, site->group), local, (double *)own->shard->data + at);
             at += part.numel;
         }
     }
@@ -299,6 +336,12 @@ RankBuffer *rank_param_buffer(const RankAt *at, int param)
     return NULL;
 }
 
+/* First element of this rank's slots in all of them. */
+static int64_t slot_offset(const Rank *rank, const GraphParam *param)
+{
+    return param->split == PARAM_EXPERT ? fsdp_local_numel(rank->world->plan, param) * rank->ep_rank : 0;
+}
+
 static void add_part(Tensor *whole, const Rank *rank, const RankSite *own, const ProgramSite *site, int param, VirtualPart part)
 {
     const Plan *plan = rank->world->plan;
@@ -311,7 +354,7 @@ static void add_part(Tensor *whole, const Rank *rank, const RankSite *own, const
         if ((int)i == param) {
             const Tensor *from = part == VIRTUAL_GRAD ? own->grad : own->shard;
             shard_put(&piece.shape, rank_shard_index(rank, site->group), (const double *)from->data + at,
-                      (double *)whole->data + shard_local_offset(rank, piece.param));
+                      (double *)whole->data + slot_offset(rank, piece.param));
         }
         at += piece.numel;
     }
@@ -328,7 +371,8 @@ static int site_param(const Rank *rank, const ProgramSite *site, int64_t layer, 
 
 Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t replica, int64_t layer, int param)
 {
-    Tensor *whole = NULL;
+    g_autoptr(Tensor) whole = NULL;
+    const GraphParam *of = NULL;
     for (int64_t r = 0; r < world->n_ranks; r++) {
         const Rank *rank = &world->ranks[r];
         for (guint s = 0; rank->replica == replica && s < rank->program->sites->len; s++) {
@@ -344,10 +388,56 @@ Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t
             if (whole == NULL) {
                 whole = tensor_new(TENSOR_F64, info->n_dims, info->dims);
             }
+            of = info;
             add_part(whole, rank, &rank->sites[s], site, i, part);
         }
     }
-    return whole;
+    return whole != NULL && of->split == PARAM_EXPERT ? merge_slots(world, layer, of, whole) : g_steal_pointer(&whole);
+}
+
+/* Gradients of one parameter of a group: every slot's, as the members hold them, become the sum over the copies. */
+static void sum_part(const RankAt *ats, int64_t n, const ProgramSite *site, const Part *part, int64_t first, Tensor *const *grads)
+{
+    const VirtualRanks *world = ats->rank->world;
+    int64_t slots = part->param->dims[0], size = graph_param_numel(part->param) / slots, experts = world->plan->model->n_experts;
+    g_autofree double *all = g_new0(double, slots * size), *sum = g_new0(double, experts * size);
+    for (int64_t i = 0; i < n; i++) {
+        shard_put(&part->shape, rank_shard_index(ats[i].rank, site->group), (const double *)grads[i]->data + first,
+                  all + slot_offset(ats[i].rank, part->param));
+    }
+    for (int64_t k = 0; k < slots * size; k++) {
+        sum[expert_in_slot(world, site->layer, k / size) * size + k % size] += all[k];
+    }
+    for (int64_t s = 0; s < slots; s++) {
+        memcpy(all + s * size, sum + expert_in_slot(world, site->layer, s) * size, (size_t)size * sizeof *all);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        shard_take(&part->shape, rank_shard_index(ats[i].rank, site->group), all + slot_offset(ats[i].rank, part->param),
+                   (double *)grads[i]->data + first);
+    }
+}
+
+gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error)
+{
+    RankSite *own;
+    const Plan *plan = ats->rank->world->plan;
+    const ProgramSite *site = operand_site(&ats[0], 0, &own);
+    g_autofree Tensor **grads = g_new0(Tensor *, n);
+    int64_t first = 0;
+    for (int64_t i = 0; i < n; i++) {
+        grads[i] = rank_change(&ats[i], rank_operand(&ats[i], 0), error);
+        if (grads[i] == NULL) {
+            return FALSE;
+        }
+    }
+    for (guint p = 0; p < site->group->params->len; p++) {
+        Part part = part_of(plan, site->group, p);
+        if (fsdp_has_grad(part.param)) {
+            sum_part(ats, n, site, &part, first, grads);
+            first += part.numel;
+        }
+    }
+    return TRUE;
 }
 
 char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)

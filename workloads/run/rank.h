@@ -158,8 +158,8 @@ int64_t shard_numel(const ShardShape *shape);
 void shard_take(const ShardShape *shape, int64_t idx, const double *whole, double *part);
 void shard_put(const ShardShape *shape, int64_t idx, const double *part, double *whole);
 
-/* First element of this rank's experts in a whole parameter (0 for dense ones). */
-int64_t shard_local_offset(const Rank *rank, const GraphParam *param);
+/* Gradient shards of all members of the dense group: those of an expert's copies become their sum. */
+gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error);
 
 /* Fills a rank's shards from whole parameters. */
 void rank_load_shards(Rank *rank);

@@ -35,7 +35,7 @@ static double seconds(SimTime ns)
 static gboolean make_routing(const Plan *plan, Routing **ret_routing, GError **error)
 {
     *ret_routing = NULL;
-    if (plan->model->n_experts == 0 || plan->routing == PLAN_ROUTING_BALANCED) {
+    if (!routing_is_needed(plan)) {
         return TRUE;
     }
     RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);

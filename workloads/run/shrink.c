@@ -132,6 +132,10 @@ static void shrink_options(Plan *plan)
     plan->seq_chunk = at_most(plan->seq_chunk, 4);
     plan->vocab_chunk = at_most(plan->vocab_chunk, 20);
     plan->routing = PLAN_ROUTING_BALANCED;
+    plan->routing_replicas = 0;
+    plan->moe.balance = PLAN_BALANCE_NONE; /* moves no row of a step */
+    plan->moe.redundant_experts = plan->moe.redundant_experts > 0 && plan->ep > 1 ? plan->ep : 0;
+    plan->moe.capacity.multiple = at_most(plan->moe.capacity.multiple, 2);
     memset(plan->eager, 0, sizeof plan->eager);
 }
 

@@ -10,7 +10,7 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
 {
     const Plan *plan = world->plan;
     Rank *rank = &world->ranks[idx];
-    int64_t n_experts = MAX(plan->model->n_experts, 1);
+    int64_t n_experts = MAX(plan_expert_slots(plan), 1);
     *rank = (Rank){.world = world, .program = program, .idx = idx, .op = -1};
     rank->shard = idx % plan->dp_shard;
     rank->replica = idx / plan->dp_shard;

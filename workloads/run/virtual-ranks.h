@@ -13,6 +13,7 @@
 #include "models/tensor.h"
 #include "workloads/lower/program.h"
 #include "workloads/plan/plan.h"
+#include "workloads/plan/routing.h"
 
 /* Where whole parameters come from: [layer][param] of the graph; layer -1 = embedding, n_layers = head. */
 typedef struct VirtualSource {
@@ -22,6 +23,7 @@ typedef struct VirtualSource {
 
 typedef struct VirtualOptions {
     OptimSettings optim;
+    const Routing *routing; /* where experts are, and capacities that follow loads; or NULL: expert e is slot e. Borrowed */
     gboolean exact_sizes; /* a value's size must be what its buffer was allocated with */
     gboolean with_ledger; /* after every instruction, the bytes held by tag must be the ledger's */
 } VirtualOptions;
@@ -46,7 +48,8 @@ gboolean virtual_ranks_step(VirtualRanks *world, const int64_t *tokens, const in
 
 /*
  * Whole parameter, or its gradient of the last step, put together from the shards of one replica; caller frees. NULL for a
- * gradient of what does not train, and for buffers.
+ * gradient of what does not train, and for buffers. Experts stand by expert, whatever the slots; copies that are not equal to
+ * the last bit give NaN.
  */
 typedef enum VirtualPart { VIRTUAL_VALUE, VIRTUAL_GRAD } VirtualPart;
 Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t replica, int64_t layer, int param);

@@ -1,0 +1,85 @@
+#include "workloads/lower/copies.h"
+
+#include <string.h>
+
+SimTime copies_exchange_ns(const Plan *plan, const int64_t *bytes, int64_t self, Evidence *ret_evidence)
+{
+    CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
+    int64_t inside = 0, outside = 0;
+    for (int64_t peer = 0; peer < plan->ep; peer++) {
+        gboolean is_near = peer / group.per_domain == self / group.per_domain;
+        inside += is_near && peer != self ? bytes[peer] : 0;
+        outside += is_near ? 0 : bytes[peer];
+    }
+    return coll_all_to_all_ns(plan->cluster, &group, inside, outside, 0, ret_evidence);
+}
+
+/*
+ * Bytes that a rank sends to each peer when the copies of its slots are summed: an all-reduce among m holders sends
+ * 2 (m - 1) / m of a slot, evenly to the others. Returns their sum.
+ */
+static int64_t rank_bytes(const Plan *plan, const Placement *placement, int64_t rank, int64_t slot_bytes, int64_t *ret_bytes)
+{
+    int64_t local = placement->slots / plan->ep, sum = 0;
+    memset(ret_bytes, 0, (size_t)plan->ep * sizeof *ret_bytes);
+    for (int64_t slot = rank * local; slot < (rank + 1) * local; slot++) {
+        int64_t expert = placement->expert[slot], copies = placement_copies(placement, expert);
+        for (int64_t c = 0; c < copies; c++) {
+            int64_t peer = placement->slot[placement->first[expert] + c] / local;
+            ret_bytes[peer] += peer != rank ? 2 * slot_bytes / copies : 0;
+        }
+    }
+    for (int64_t peer = 0; peer < plan->ep; peer++) {
+        sum += ret_bytes[peer];
+    }
+    return sum;
+}
+
+/* Duration for the busiest rank, and what this class's rank sends. */
+static SimTime sum_ns(const Lowering *lowering, const Placement *placement, int64_t slot_bytes, int64_t *ret_bytes,
+                      Evidence *ret_evidence)
+{
+    const Plan *plan = lowering->plan;
+    g_autofree int64_t *bytes = g_new0(int64_t, plan->ep);
+    SimTime longest = 0;
+    for (int64_t rank = 0; rank < plan->ep; rank++) {
+        int64_t sum = rank_bytes(plan, placement, rank, slot_bytes, bytes);
+        Evidence evidence;
+        SimTime ns = sum > 0 ? copies_exchange_ns(plan, bytes, rank, &evidence) : 0;
+        if (ns > longest) {
+            longest = ns;
+            *ret_evidence = evidence;
+        }
+        *ret_bytes = rank == lowering->ep_rank ? sum : *ret_bytes;
+    }
+    return longest;
+}
+
+void copies_reduce(Lowering *lowering)
+{
+    const Plan *plan = lowering->plan;
+    Emitter *emitter = &lowering->emitter;
+    if (plan->moe.redundant_experts == 0 || lowering->routing == NULL) {
+        return;
+    }
+    for (int64_t layer = 0; layer < lowering->graphs->n_layers; layer++) {
+        const GroupSite *site = &lowering->experts[layer];
+        RowCounts rows = routing_row_counts(plan, lowering->routing, plan_moe_layer(plan, layer), lowering->ep_rank);
+        if (rows.placement == NULL || site->group == NULL || site->group->n_trainable == 0) {
+            continue;
+        }
+        int64_t slots = plan_expert_slots(plan) / plan->ep, bytes = 0;
+        Evidence evidence = EVIDENCE_ASSUMED;
+        int64_t slot_bytes = dtype_bytes(plan->parameters, site->group->trainable_shard_numel) / slots;
+        SimTime ns = sum_ns(lowering, rows.placement, slot_bytes, &bytes, &evidence);
+        lowering_call_group(lowering_add_call(lowering, lowering_start_segment(lowering, NULL, "copies of experts summed", NULL),
+                                              layer, 0),
+                            ARG_GROUP, site);
+        emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_DENSE, bytes, ns, evidence)->action = VALUE_SUM_COPIES;
+        emit_operand(emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    }
+    int segment = lowering_start_segment(lowering, NULL, "copies of experts equal", NULL);
+    fsdp_finish(emitter);
+    emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_REDUCED});
+    lowering_add_call(lowering, segment, -1, 0);
+}

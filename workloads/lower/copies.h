@@ -1,0 +1,18 @@
+/*
+ * Copies of experts: what keeps them equal, and what moves them.
+ *
+ * Every copy gets the gradient of the rows that it computed. Once per step, before the optimizer, the gradient shards of an
+ * expert's copies are summed among the ranks that hold them, in place; equal gradients and equal states keep the copies equal.
+ */
+#pragma once
+
+#include "workloads/lower/lowering.h"
+
+/* Appends the sums over copies, layer by layer; nothing without redundant experts. The emitter stands in the optimizer phase. */
+void copies_reduce(Lowering *lowering);
+
+/*
+ * Time of exchanging the experts' slots among the ranks of an EP group: bytes[peer] of the busiest rank's send side, by rank
+ * of the group. Closed form, as an all-to-all.
+ */
+SimTime copies_exchange_ns(const Plan *plan, const int64_t *bytes, int64_t self, Evidence *ret_evidence);
