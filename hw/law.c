@@ -35,6 +35,7 @@ static const LawKind law_of[N_WORK_LAWS] = {
     [WORK_COPY] = LAW_copy,
     [WORK_ELEMENTWISE] = LAW_elementwise,
     [WORK_STRIDED] = LAW_strided,
+    [WORK_CONCAT] = LAW_concat,
     [WORK_TRANSPOSE] = LAW_transpose,
     [WORK_NORM_FORWARD] = LAW_norm_forward,
     [WORK_NORM_BACKWARD] = LAW_norm_backward,

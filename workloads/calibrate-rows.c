@@ -210,6 +210,11 @@ static RowUse strided(TableRow *row, FitSample *sample, LawKind *ret_law)
     return stream(row, sample, WORK_STRIDED, ret_law);
 }
 
+static RowUse concat(TableRow *row, FitSample *sample, LawKind *ret_law)
+{
+    return stream(row, sample, WORK_CONCAT, ret_law);
+}
+
 static RowUse transpose(TableRow *row, FitSample *sample, LawKind *ret_law)
 {
     return stream(row, sample, WORK_TRANSPOSE, ret_law);
@@ -319,7 +324,10 @@ static RowUse rows_of_tokens(TableRow *row, FitSample *sample, LawKind *ret_law)
         *ret_law = LAW_scatter_add;
         return ROW_USED;
     }
-    add(sample, WORK_GATHER, 0.0, bytes + 8 * rows, bytes);
+    Work *gather = add(sample, WORK_GATHER, 0.0, bytes + 8 * rows, bytes);
+    gather->m = rows;
+    gather->n = width;
+    gather->k = is(row, "gather_weighted_sum") ? 0 : count(row, direct ? "destinations" : "tokens"); /* 0: all differ */
     *ret_law = LAW_gather;
     if (is(row, "gather_weighted_sum")) {
         add(sample, WORK_WEIGHTED_SUM, 0.0, bytes, bytes / count(row, "topk"));
@@ -412,6 +420,7 @@ static const struct {
     {"attnres_more", attnres},
     {"cast", cast},
     {"chunk_cat", chunk_cat},
+    {"concat", concat},
     {"conv1d", conv1d},
     {"copy", copy},
     {"elementwise", elementwise},

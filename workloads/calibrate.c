@@ -140,6 +140,7 @@ static void lend_laws(Laws *laws)
         {LAW_scan_backward, LAW_kda_backward},
         {LAW_sparse_attention_forward, LAW_attention_forward},
         {LAW_sparse_attention_backward, LAW_attention_backward},
+        {LAW_concat, LAW_strided},
         {LAW_transpose, LAW_strided},
         {LAW_conv1d, LAW_strided},
     };

@@ -12,9 +12,6 @@ static double strided_seconds(const Device *device, const double *params, const 
     (void)clock_frac;
     /* The arithmetic belongs to the multiprocessors: a device with more of them, or wider memory, is faster. */
     double elements = form_elements(work, (double)work->write_bytes);
-    if (work->dtype == DTYPE_FP64 && work->read_bytes > 0 && work->write_bytes >= 2 * work->read_bytes) {
-        elements /= 2.0; /* no format told and an output twice as wide as the input: a cast to fp32 */
-    }
     double arithmetic = elements * params[ELEMENT_PS] * 1e-12 * form_core_scale(device);
     double bytes = (double)work->read_bytes + (double)work->write_bytes;
     double memory = bytes / (device->hbm_bytes_per_s * params[FRACTION]);

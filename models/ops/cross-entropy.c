@@ -166,8 +166,8 @@ static void eager_forward_cost(const CrossEntropySize *s, OpCost *cost)
     const CrossEntropyAttr *attr = s->attr;
     int64_t logits = s->n * s->vocab, wide = logits * s->wide;
     double elems = (double)logits;
-    if (s->upcast) { /* not vectorised: the types differ */
-        op_cost_stream(cost, WORK_STRIDED, 0, logits * s->b, wide);
+    if (s->upcast) {
+        op_cost_stream(cost, WORK_COPY, 0, logits * s->b, wide);
     }
     for (int i = 0; attr->softcap > 0 && i < 3; i++) { /* divide, tanh, multiply */
         op_cost_stream(cost, WORK_ELEMENTWISE, elems, wide, wide);

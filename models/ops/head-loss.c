@@ -267,7 +267,7 @@ static void slice_gemms(OpCost *cost, const HeadLossSize *s, WorkLaw law)
 static void eager_forward_cost(const HeadLossSize *s, OpCost *cost)
 {
     slice_gemms(cost, s, WORK_GEMM_NT);
-    slice_kernels(cost, s, WORK_STRIDED, 0, s->b, s->wide);
+    slice_kernels(cost, s, WORK_COPY, 0, s->b, s->wide);
     for (int i = 0; s->attr->loss.softcap > 0 && i < 3; i++) {
         slice_kernels(cost, s, WORK_ELEMENTWISE, 1, s->wide, s->wide);
     }
@@ -303,7 +303,7 @@ static void head_loss_forward_cost(const OpView *view, OpCost *ret_cost)
 static void eager_backward_cost(const HeadLossSize *s, OpCost *cost)
 {
     slice_gemms(cost, s, WORK_GEMM_NT);
-    slice_kernels(cost, s, WORK_STRIDED, 0, s->b, s->wide);
+    slice_kernels(cost, s, WORK_COPY, 0, s->b, s->wide);
     for (int i = 0; s->attr->loss.softcap > 0 && i < 3; i++) {
         slice_kernels(cost, s, WORK_ELEMENTWISE, 1, s->wide, s->wide);
     }

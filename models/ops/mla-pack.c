@@ -108,7 +108,7 @@ static void mla_pack_forward_cost(const OpView *view, OpCost *ret_cost)
     int64_t rows_bytes = op_in_elem_bytes(view, 0) * op_rows(view, op_in(view, 0)->rows);
     int64_t nope = rows_bytes * attr->heads * attr->nope_dim;
     if (view->op->eager) {
-        op_cost_stream(ret_cost, WORK_STRIDED, 0, nope + op_in_bytes(view, 1), op_out_bytes(view, 0));
+        op_cost_stream(ret_cost, WORK_CONCAT, 0, nope + op_in_bytes(view, 1), op_out_bytes(view, 0));
         op_cost_stream(ret_cost, WORK_STRIDED, 0, op_out_bytes(view, 1), op_out_bytes(view, 1));
         return;
     }

@@ -190,7 +190,7 @@ static void rope_forward_cost(const OpView *view, OpCost *ret_cost)
     eager_table_cost(&s, ret_cost);
     op_cost_stream(ret_cost, WORK_STRIDED, n, s.half + s.table, s.half)->n_launches = 4;
     op_cost_stream(ret_cost, WORK_ELEMENTWISE, n, 2 * s.half, s.half)->n_launches = 2;
-    op_cost_stream(ret_cost, WORK_STRIDED, 0, s.full, s.full);
+    op_cost_stream(ret_cost, WORK_CONCAT, 0, s.full, s.full);
     ret_cost->workspace_bytes = 2 * s.half;
 }
 

@@ -23,8 +23,9 @@ static const struct {
     WorkLaw law;
     int launches;
 } profile[] = {
-    /* products of rotary embeddings 256, minus 32, outer products 32, concatenations 32, dense copies 112 */
-    {"strided", WORK_STRIDED, 256 + 32 + 32 + 32 + 112},
+    /* products of rotary embeddings 256, minus 32, outer products 32, dense copies 112 */
+    {"strided", WORK_STRIDED, 256 + 32 + 32 + 112},
+    {"concatenations", WORK_CONCAT, 32},
     {"attention forward", WORK_ATTENTION_FORWARD, 16},
     {"attention backward", WORK_ATTENTION_BACKWARD, 16},
     {"norm forward", WORK_NORM_FORWARD, 32}, /* 33 with the last norm */

@@ -123,7 +123,8 @@ static gboolean compare_rank(const VirtualRanks *world, const Program *program, 
 static VirtualRanks *probe_loads(const ProofWorld *proof, Program *program, GError **error)
 {
     int64_t n = proof->plan->dp_replicate * proof->plan->dp_shard;
-    g_autofree Program **programs = g_new(Program *, n);
+    g_assert(n >= 1);
+    g_autofree Program **programs = g_new(Program *, (gsize)n);
     VirtualOptions options = proof->options;
     double loss;
     for (int64_t r = 0; r < n; r++) {
