@@ -82,8 +82,11 @@ typedef struct Device {
 
     /* Sharing: share of a compute kernel's rate left while a communication kernel, or a host copy, runs. */
     double compute_rate_under_comm;
+    double grouped_rate_under_comm;   /* the same of a grouped product, while one collective runs */
+    double attention_rate_under_comm;
     double compute_rate_under_copy;
-    double comm_rate_under_compute; /* the same of a communication kernel while the device computes */
+    double comm_rate_under_compute; /* the same of a communication kernel while the device computes … */
+    double comm_rate_under_grouped; /* … a grouped product */
     double host_duplex_rate; /* share of a host copy's rate left while one in the other direction runs; 0 = unknown, all */
 
     Laws *laws;

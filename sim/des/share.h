@@ -18,7 +18,7 @@
 
 #include "sim/des/engine.h"
 
-enum { SHARE_CLASSES_MAX = 8, SHARE_RATE_ONE = 65536 };
+enum { SHARE_CLASSES_MAX = 10, SHARE_RATE_ONE = 65536 };
 
 typedef struct ShareLaw ShareLaw;
 typedef struct Share Share;

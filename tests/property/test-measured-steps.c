@@ -29,7 +29,7 @@ static const Measured measured[] = {
     {"h200-held-out-train-cases.csv",
      25,
      {{"step_time_s", 5, 15, 4},
-      {"time.forward_s", 7, 30, 4},
+      {"time.forward_s", 7, 35, 4}, /* of a step that the host bounds, the split between forward and backward is the host's */
       {"time.backward_s", 7, 20, 4},
       {"peak_memory_bytes", 1.5, 4, 2},
       {"static_memory_bytes", 0.5, 4, 2}}},

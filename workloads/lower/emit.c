@@ -53,6 +53,21 @@ void emit_host(Emitter *emitter, SimTime ns)
     }
 }
 
+/* Who a kernel of the compute stream is to what runs beside it. */
+static ShareClass share_of(WorkLaw law)
+{
+    switch (law) {
+    case WORK_GROUPED_GEMM:
+    case WORK_GROUPED_GEMM_WGRAD:
+        return SHARE_GROUPED;
+    case WORK_ATTENTION_FORWARD:
+    case WORK_ATTENTION_BACKWARD:
+        return SHARE_ATTENTION;
+    default:
+        return work_law_group(law) == WORK_GROUP_COMPUTE ? SHARE_DENSE : SHARE_STREAM;
+    }
+}
+
 void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, int op)
 {
     const Device *device = emitter->device;
@@ -73,7 +88,7 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
     instr->clock_ns[1] = clock_difference(price.one_ns[CLOCK_HIGHEST] - price.one_ns[CLOCK_USUAL], work->n_launches);
     instr->host_ns = op_ns * work->n_launches * timing_host_calls(work);
     instr->flops = work->flops * work->n_launches;
-    instr->share = stream != STREAM_COMPUTE ? SHARE_SIDE : work_law_group(work->law) == WORK_GROUP_COMPUTE ? SHARE_DENSE : SHARE_STREAM;
+    instr->share = (guint8)(stream != STREAM_COMPUTE ? SHARE_SIDE : share_of(work->law));
     instr->evidence = (guint8)price.evidence;
     if (emitter->segment->works != NULL) {
         Work kept = *work;

@@ -72,6 +72,8 @@ typedef enum Phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_BACKWARD, PHASE_OPTIM
 /* How kernels that run at once slow each other down. */
 typedef enum ShareClass {
     SHARE_DENSE,      /* tensor-core work */
+    SHARE_GROUPED,    /* the same by persistent blocks that share out their tiles beforehand */
+    SHARE_ATTENTION,
     SHARE_STREAM,     /* memory-bound kernels of the compute stream */
     SHARE_COMM,       /* collectives inside a scale-up domain */
     SHARE_NET,        /* collectives between domains */

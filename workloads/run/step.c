@@ -64,8 +64,10 @@ static uint64_t tag_of(int what, int64_t value)
 
 /*
  * Rates of kernels that run at once, as measured between two GPUs (hw/calibration/h200/overlap_2gpu.csv): computing and
- * communicating kernels take SMs and bandwidth from each other. Casts beside the compute stream share the memory's
- * bandwidth with memory-bound kernels. A host copy moves far less than the memory can; what it shares is its link.
+ * communicating kernels take SMs and bandwidth from each other. The blocks of a grouped product fill the SMs and know their
+ * tiles beforehand: those that wait for a collective's SM finish after it, and a collective waits for theirs. Casts beside
+ * the compute stream share the memory's bandwidth with memory-bound kernels. A host copy moves far less than the memory
+ * can; what it shares is its link.
  */
 static double share_rate(const void *data, guint32 running, int cls)
 {
@@ -74,19 +76,25 @@ static double share_rate(const void *data, guint32 running, int cls)
     const HostLink *link = &sharing->link;
     gboolean net = running >> SHARE_NET & 1u, comm = net || (running >> SHARE_COMM & 1u), side = running >> SHARE_SIDE & 1u;
     gboolean out = running >> SHARE_HOST_OUT & 1u, in = running >> SHARE_HOST_IN & 1u, copy = out || in;
-    gboolean stream = running >> SHARE_STREAM & 1u, dense = running >> SHARE_DENSE & 1u;
-    double under_comm = comm ? device->compute_rate_under_comm : 1;
+    gboolean stream = running >> SHARE_STREAM & 1u, grouped = running >> SHARE_GROUPED & 1u;
+    gboolean dense = grouped || (running & (1u << SHARE_DENSE | 1u << SHARE_ATTENTION)) != 0;
+    double beside = (side ? device->compute_rate_under_comm : 1) * (copy ? device->compute_rate_under_copy : 1);
+    double of_comm = grouped ? device->comm_rate_under_grouped : stream || dense ? device->comm_rate_under_compute : 1;
     switch ((ShareClass)cls) {
     case SHARE_DENSE:
-        return under_comm * (side ? device->compute_rate_under_comm : 1) * (copy ? device->compute_rate_under_copy : 1);
+        return (comm ? device->compute_rate_under_comm : 1) * beside;
+    case SHARE_GROUPED:
+        return (comm ? device->grouped_rate_under_comm : 1) * beside;
+    case SHARE_ATTENTION:
+        return (comm ? device->attention_rate_under_comm : 1) * beside;
     case SHARE_STREAM:
-        return under_comm * (side ? 0.5 : 1);
+        return (comm ? device->compute_rate_under_comm : 1) * (side ? 0.5 : 1);
     case SHARE_SIDE:
         return stream ? 0.5 : dense ? device->compute_rate_under_comm : 1;
     case SHARE_COMM:
-        return stream || dense ? device->comm_rate_under_compute : 1;
+        return of_comm;
     case SHARE_NET:
-        return (stream || dense ? device->comm_rate_under_compute : 1) * (copy ? link->rate_of_net : 1);
+        return of_comm * (copy ? link->rate_of_net : 1);
     case SHARE_HOST_OUT:
     case SHARE_HOST_IN:
         return MIN(out && in ? link->duplex_rate : link->alone_rate, net ? link->net_rate : 1);
