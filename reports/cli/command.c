@@ -111,8 +111,49 @@ static gboolean check_words(const Command *command, int n, char **words, GError 
     return TRUE;
 }
 
-static gboolean parse_and_run(const Command *command, int argc, char **argv, void *values, GError **error)
+/* Whether the word is a letter with its value attached, "-j4". */
+static gboolean has_value_attached(const CommandClass *cls, const char *word)
 {
+    for (size_t i = 0; i < count_options(cls); i++) {
+        const CommandOption *option = &cls->options[i];
+        if (word[0] == '-' && option->letter != 0 && word[1] == option->letter && word[2] != '\0' &&
+            option->kind != G_OPTION_ARG_NONE) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+/* The words, with attached values as words of their own: GLib reads "-j 4" and not "-j4". `made` owns what is new. */
+static GPtrArray *split_attached(const CommandClass *cls, int argc, char **argv, GPtrArray *made)
+{
+    GPtrArray *words = g_ptr_array_new();
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--") == 0) {
+            for (; i < argc; i++) {
+                g_ptr_array_add(words, argv[i]);
+            }
+            break;
+        }
+        if (i > 0 && has_value_attached(cls, argv[i])) {
+            char *letter = g_strdup_printf("-%c", argv[i][1]);
+            g_ptr_array_add(made, letter);
+            g_ptr_array_add(words, letter);
+            g_ptr_array_add(words, argv[i] + 2);
+        } else {
+            g_ptr_array_add(words, argv[i]);
+        }
+    }
+    g_ptr_array_add(words, NULL);
+    return words;
+}
+
+static gboolean parse_and_run(const Command *command, int n_typed, char **typed, void *values, GError **error)
+{
+    g_autoptr(GPtrArray) made = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GPtrArray) all = split_attached(command->cls, n_typed, typed, made);
+    int argc = (int)all->len - 1;
+    char **argv = (char **)(void *)all->pdata;
     gboolean help = FALSE;
     g_autoptr(GOptionContext) context = new_context(command, values, &help);
     g_autoptr(GError) inner = NULL;
@@ -281,5 +322,32 @@ void command_progress(size_t done, size_t total, const char *what)
     } else {
         fprintf(stderr, "\rmoesim: %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT " %s ", done, total, what);
     }
+    fflush(stderr);
+}
+
+/* "12 s", "3 min 5 s", "2 h 10 min". */
+static void format_left(double seconds, char *buffer, size_t size)
+{
+    long s = seconds < 1e9 ? (long)(seconds + 0.5) : 1000000000L;
+    if (s < 60) {
+        g_snprintf(buffer, size, "%ld s", s);
+    } else if (s < 3600) {
+        g_snprintf(buffer, size, "%ld min %ld s", s / 60, s % 60);
+    } else {
+        g_snprintf(buffer, size, "%ld h %ld min", s / 3600, s % 3600 / 60);
+    }
+}
+
+void command_progress_rate(int64_t done, int64_t total, const char *what, double per_s)
+{
+    char left[64] = "";
+    if (!isatty(STDERR_FILENO)) {
+        return;
+    }
+    if (per_s > 0) {
+        format_left((double)(total - done) / per_s, left, sizeof left);
+    }
+    fprintf(stderr, "\rmoesim: %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " %s, %.*f/s%s%s%s   ", done, total, what,
+            per_s < 10 ? 1 : 0, per_s, left[0] != '\0' ? ", " : "", left, left[0] != '\0' ? " left" : "");
     fflush(stderr);
 }

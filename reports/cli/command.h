@@ -9,6 +9,7 @@
 #pragma once
 
 #include <glib.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* How a command's words complete in a shell. */
@@ -99,3 +100,6 @@ void command_handle_signals(void);
  * Progress of long work, on a terminal only: "moesim: 12 of 23 what". Call with done = total to clear the line.
  */
 void command_progress(size_t done, size_t total, const char *what);
+
+/* The same with how many a second and how long the rest will take: "moesim: 12 of 23 points, 432/s, 1 min 5 s left". */
+void command_progress_rate(int64_t done, int64_t total, const char *what, double per_s);

@@ -39,17 +39,25 @@ static void append_cell(GString *out, const Table *table, size_t row, size_t col
     case TABLE_NUMBER:
         g_string_append_printf(out, "%.12g", table_number(table, row, column));
         break;
+    case TABLE_TRUTH:
+        g_string_append(out, table_integer(table, row, column) != 0 ? "true" : "false");
+        break;
+    }
+}
+
+void csv_append_cells(GString *out, const Table *table, size_t row, size_t first, size_t end)
+{
+    for (size_t column = first; column < end; column++) {
+        if (column > first) {
+            g_string_append_c(out, ',');
+        }
+        append_cell(out, table, row, column);
     }
 }
 
 void csv_append_row(GString *out, const Table *table, size_t row)
 {
-    for (size_t column = 0; column < table_n_columns(table); column++) {
-        if (column > 0) {
-            g_string_append_c(out, ',');
-        }
-        append_cell(out, table, row, column);
-    }
+    csv_append_cells(out, table, row, 0, table_n_columns(table));
     g_string_append_c(out, '\n');
 }
 

@@ -104,6 +104,11 @@ void table_put_number(Table *table, size_t column, double value)
     cell->number = value;
 }
 
+void table_put_truth(Table *table, size_t column, gboolean value)
+{
+    put(table, column, TABLE_TRUTH)->integer = value ? 1 : 0;
+}
+
 void table_clear_rows(Table *table)
 {
     g_array_set_size(table->cells, 0);

@@ -8,7 +8,7 @@
 #include <glib.h>
 #include <stdint.h>
 
-typedef enum TableKind { TABLE_TEXT, TABLE_INTEGER, TABLE_NUMBER } TableKind;
+typedef enum TableKind { TABLE_TEXT, TABLE_INTEGER, TABLE_NUMBER, TABLE_TRUTH } TableKind;
 
 /* What a number counts. Cells hold base units; text output scales them and says so above the column. */
 typedef enum TableUnit {
@@ -34,6 +34,7 @@ void table_add_row(Table *table);
 void table_put_text(Table *table, size_t column, const char *text);
 void table_put_integer(Table *table, size_t column, int64_t value);
 void table_put_number(Table *table, size_t column, double value);
+void table_put_truth(Table *table, size_t column, gboolean value);
 
 /* Forgets the rows, keeps the columns: for output that streams. */
 void table_clear_rows(Table *table);
@@ -44,7 +45,7 @@ const char *table_column_name(const Table *table, size_t column);
 TableKind table_column_kind(const Table *table, size_t column);
 TableUnit table_column_unit(const Table *table, size_t column);
 
-/* Cells: whether there is one, and its value (borrowed text; integers read as numbers too). */
+/* Cells: whether there is one, and its value (borrowed text; integers read as numbers too, truth values as integers 0 and 1). */
 gboolean table_has(const Table *table, size_t row, size_t column);
 const char *table_text(const Table *table, size_t row, size_t column);
 int64_t table_integer(const Table *table, size_t row, size_t column);

@@ -24,6 +24,9 @@ static char *cell_text(const Table *table, size_t row, size_t column)
     if (table_column_kind(table, column) == TABLE_TEXT) {
         return g_strdup(table_text(table, row, column));
     }
+    if (table_column_kind(table, column) == TABLE_TRUTH) {
+        return g_strdup(table_integer(table, row, column) != 0 ? "yes" : "no");
+    }
     if (unit == TABLE_PLAIN && table_column_kind(table, column) == TABLE_INTEGER) {
         return g_strdup_printf("%" G_GINT64_FORMAT, table_integer(table, row, column));
     }

@@ -15,6 +15,7 @@ workloads: sim models hw workloads
 workloads/plan: sim/base models hw workloads/plan
 workloads/lower: sim/base models hw workloads/plan workloads/lower
 workloads/run: sim models hw workloads
+workloads/sweep: sim models hw workloads
 reports/out: sim/base reports/out
 reports/cli: sim models hw workloads reports/out reports/cli
 reports/api: sim models hw workloads reports/out reports/api

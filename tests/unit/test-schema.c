@@ -7,6 +7,7 @@
 #include "tests/check.h"
 
 #include "sim/base/json-read.h"
+#include "workloads/sweep/sweep.h"
 
 static json_t *load(const char *path)
 {
@@ -186,12 +187,71 @@ static void test_refusals(void **state)
     }
 }
 
+/* The schema of sweeps names every preset, every preset keeps to it, and so do the examples. */
+static void test_sweeps(void **state)
+{
+    (void)state;
+    g_autoptr(json_t) schema = load("reports/schema/sweep.schema.json");
+    json_t *listed = json_object_get(json_object_get(json_object_get(schema, "$defs"), "preset"), "enum");
+    static const char *const folders[] = {"workloads/sweep/presets", "workloads/sweep/examples"};
+    g_auto(GStrv) names = sweep_preset_names();
+    check_int(json_array_size(listed), g_strv_length(names));
+    for (size_t i = 0; names[i] != NULL; i++) {
+        check_string(json_string_value(json_array_get(listed, i)), names[i]);
+    }
+    for (size_t f = 0; f < G_N_ELEMENTS(folders); f++) {
+        g_autofree char *folder = check_source_path(folders[f]);
+        g_autoptr(GDir) dir = g_dir_open(folder, 0, NULL);
+        const char *name;
+        while ((name = g_dir_read_name(dir)) != NULL) {
+            if (!g_str_has_suffix(name, ".json")) {
+                continue;
+            }
+            g_autofree char *path = g_build_filename(folders[f], name, NULL);
+            g_autoptr(json_t) sweep = load(path);
+            const char *key;
+            json_t *value;
+            json_object_foreach (sweep, key, value) {
+                if (json_object_get(json_object_get(schema, "properties"), key) == NULL) {
+                    print_error("%s: %s\n", path, key);
+                    fail();
+                }
+            }
+        }
+    }
+}
+
+/* The reader of sweeps asks for the fields of the schema, for all of them and for no others. */
+static void test_sweep_fields(void **state)
+{
+    (void)state;
+    g_autoptr(json_t) schema = load("reports/schema/sweep.schema.json");
+    g_autofree char *path = check_source_path("workloads/sweep/sweep-read.c");
+    g_autofree char *text = NULL;
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    const char *key;
+    json_t *value;
+    json_object_foreach (json_object_get(schema, "properties"), key, value) {
+        g_autofree char *asked = g_strdup_printf("(root, \"%s\"", key);
+        check_contains(text, asked);
+    }
+    g_autoptr(GRegex) call = g_regex_new("json_object_\\w+\\(root, \"([\\w$]+)\"", 0, 0, NULL);
+    g_autoptr(GMatchInfo) match = NULL;
+    g_regex_match(call, text, 0, &match);
+    for (; g_match_info_matches(match); g_match_info_next(match, NULL)) {
+        g_autofree char *name = g_match_info_fetch(match, 1);
+        assert_non_null(json_object_get(json_object_get(schema, "properties"), name));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_fields),
         cmocka_unit_test(test_presets),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sweeps),
+        cmocka_unit_test(test_sweep_fields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,192 @@
+/*
+ * The files of all shards, joined in the order of the points. Each row is checked to be that of its point; whose file a
+ * shard is in is told by the rows themselves.
+ */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "reports/cli/command.h"
+#include "reports/cli/sweep-run.h"
+#include "sim/base/error.h"
+
+typedef struct Part {
+    RowReader *reader;
+    const char *path;
+    const char *row; /* the next one, NULL at the end */
+    size_t length;
+} Part;
+
+typedef struct Merge {
+    const SweepRun *run;
+    Part *parts; /* [n] */
+    int n;
+    int *part_of; /* [shard]: its part, −1 = not known yet */
+    RowWriter *writer;
+    GString *pending;
+} Merge;
+
+enum { FLUSH_BYTES = 1 << 16 };
+
+static gboolean open_part(const Merge *merge, Part *part, GError **error)
+{
+    const char *header = sweep_layout_header(merge->run->layout);
+    g_autofree char *note = g_strconcat(part->path, ".resume", NULL);
+    if (g_file_test(note, G_FILE_TEST_EXISTS)) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: is not finished (%s is there); go on with it by --resume",
+                    part->path, note);
+        return FALSE;
+    }
+    part->reader = row_reader_open(part->path, sweep_layout_format(merge->run->layout), error);
+    if (part->reader == NULL || !row_reader_next(part->reader, &part->row, &part->length, error)) {
+        return FALSE;
+    }
+    if (header[0] == '\0') {
+        return TRUE;
+    }
+    if (part->row == NULL || part->length != strlen(header) || memcmp(part->row, header, part->length) != 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: its columns are not those of %s", part->path,
+                    merge->run->sweep->name);
+        return FALSE;
+    }
+    return row_reader_next(part->reader, &part->row, &part->length, error);
+}
+
+static gboolean row_starts(const Part *part, const GString *start)
+{
+    return part->row != NULL && part->length >= start->len && memcmp(part->row, start->str, start->len) == 0;
+}
+
+/* The part that holds the shard's next row. */
+static Part *find_part(const Merge *merge, int64_t shard, const GString *start)
+{
+    int *known = &merge->part_of[shard];
+    for (int i = 0; *known < 0 && i < merge->n; i++) {
+        gboolean taken = FALSE;
+        for (int s = 0; s < merge->n; s++) {
+            taken = taken || merge->part_of[s] == i;
+        }
+        *known = !taken && row_starts(&merge->parts[i], start) ? i : -1;
+    }
+    return *known >= 0 && row_starts(&merge->parts[*known], start) ? &merge->parts[*known] : NULL;
+}
+
+static gboolean fail_missing(const Merge *merge, int64_t shard, const GString *start, GError **error)
+{
+    g_autofree char *cells = g_strndup(start->str, MIN(start->len > 0 ? start->len - 1 : 0, 200));
+    int known = merge->part_of[shard];
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                "%s: the row of %s, which belongs to shard %" G_GINT64_FORMAT "/%d, is not in %s%s", merge->run->sweep->name, cells,
+                shard + 1, merge->n, known >= 0 ? merge->parts[known].path : "any of the files",
+                known >= 0 ? ": it is cut short, or of another sweep" : "; name the file of every shard");
+    return FALSE;
+}
+
+static gboolean write_pending(Merge *merge, gsize at_least, GError **error)
+{
+    if (merge->pending->len < at_least) {
+        return TRUE;
+    }
+    gboolean done = row_writer_append(merge->writer, merge->pending->str, merge->pending->len, error);
+    g_string_truncate(merge->pending, 0);
+    return done;
+}
+
+static gboolean copy_row(Merge *merge, Part *part, GError **error)
+{
+    g_string_append_len(merge->pending, part->row, (gssize)part->length);
+    return row_reader_next(part->reader, &part->row, &part->length, error) && write_pending(merge, FLUSH_BYTES, error);
+}
+
+static gboolean copy_rows(Merge *merge, GError **error)
+{
+    const SweepRun *run = merge->run;
+    g_autoptr(SweepWorker) worker = sweep_worker_new(run->sweep);
+    g_autoptr(Table) table = sweep_layout_table(run->layout);
+    g_autoptr(GString) start = g_string_new(NULL);
+    for (int64_t point = 0; point < run->sweep->n_points; point++) {
+        if (command_interrupted(error)) {
+            return FALSE;
+        }
+        if (!sweep_point_has_row(worker, point)) {
+            continue;
+        }
+        int64_t shard = sweep_shard_of(point, merge->n);
+        g_string_truncate(start, 0);
+        sweep_layout_append_start(run->layout, table, point, start);
+        Part *part = find_part(merge, shard, start);
+        if (part == NULL) {
+            return fail_missing(merge, shard, start, error);
+        }
+        if (!copy_row(merge, part, error)) {
+            return FALSE;
+        }
+    }
+    for (int i = 0; i < merge->n; i++) {
+        if (merge->parts[i].row != NULL) {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: has rows that %s does not have", merge->parts[i].path,
+                        run->sweep->name);
+            return FALSE;
+        }
+    }
+    return write_pending(merge, 1, error);
+}
+
+/* A file that is read and emptied at once would be lost. */
+static gboolean check_target(const Merge *merge, GError **error)
+{
+    struct stat target, part;
+    if (merge->run->path == NULL || stat(merge->run->path, &target) != 0) {
+        return TRUE;
+    }
+    for (int i = 0; i < merge->n; i++) {
+        if (stat(merge->parts[i].path, &part) == 0 && part.st_dev == target.st_dev && part.st_ino == target.st_ino) {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: is both read and written; write to another file",
+                        merge->run->path);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+static gboolean merge_into(Merge *merge, GError **error)
+{
+    if (!check_target(merge, error)) {
+        return FALSE;
+    }
+    for (int i = 0; i < merge->n; i++) {
+        if (!open_part(merge, &merge->parts[i], error)) {
+            return FALSE;
+        }
+    }
+    merge->writer = row_writer_open(merge->run->path, 0, error);
+    if (merge->writer == NULL) {
+        return FALSE;
+    }
+    g_string_append(merge->pending, sweep_layout_header(merge->run->layout));
+    return copy_rows(merge, error) && row_writer_close(g_steal_pointer(&merge->writer), error);
+}
+
+gboolean sweep_merge(const SweepRun *run, char **paths, int n_paths, GError **error)
+{
+    if (n_paths == 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--merge: name the files of all shards behind the sweep file");
+        return FALSE;
+    }
+    Merge merge = {.run = run, .n = n_paths, .pending = g_string_new(NULL)};
+    merge.parts = g_new0(Part, n_paths);
+    merge.part_of = g_new(int, n_paths);
+    for (int i = 0; i < n_paths; i++) {
+        merge.parts[i].path = paths[i];
+        merge.part_of[i] = -1;
+    }
+    command_catch_interrupt();
+    gboolean done = merge_into(&merge, error);
+    for (int i = 0; i < n_paths; i++) {
+        row_reader_free(merge.parts[i].reader);
+    }
+    row_writer_free(merge.writer);
+    g_string_free(merge.pending, TRUE);
+    g_free(merge.parts);
+    g_free(merge.part_of);
+    return done;
+}

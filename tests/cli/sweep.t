@@ -1,0 +1,201 @@
+# Sweeps: rows in their order, whatever the threads, shards and interruptions; what is wrong is said at its place.
+
+= plan.json
+{"model": "kimi-k3-mini", "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 8}, "workload": {"seq_len": 1024}}
+=
+= sweep.json
+{"base": "plan.json",
+ "grid": {"parallel.ep": [1, 2, 4, 8, 3], "loss.seq_chunk": [0, {"from": 256, "to": 512, "factor": 2}], "memory.recompute": ["none", "full"]},
+ "constraints": ["parallel.ep * 2 <= ranks or parallel.ep == 8"], "top": 2}
+=
+
+$ moesim sweep sweep.json -o out.csv
+Sweep       sweep.json: 30 combinations, 30 rows: 24 fit, 0 do not fit, 6 are invalid
+Objective   tokens_per_s_per_gpu, higher is better
+
+~ Best        parallel.ep *, loss.seq_chunk *, memory.recompute none
+...
+What each knob buys: the best row with that knob alone turned, as changes
+...
+The best 2
+~   row  ep  seq_chunk  recompute  tokens_per_s_per_gpu *
+...
+Front: no other row is better in all of tokens_per_s_per_gpu (higher), peak_memory_bytes (lower)
+...
+? 0
+
+$ head -3 out.csv | cut -d, -f 1-5; wc -l < out.csv; ls
+"parallel.ep","loss.seq_chunk","memory.recompute","ranks","step_time_s"
+~ 1,0,"none",8,0.*
+~ 1,0,"full",8,0.*
+31
+out.csv
+plan.json
+sweep.json
+? 0
+
+# A row is what run prints.
+$ sed 's/"workload"/"loss": {"seq_chunk": 256}, "memory": {"recompute": "full"}, "parallel": {"ep": 2}, "workload"/' plan.json > one.json; moesim one.json --json | grep -o '"step_time_s": [0-9.]*' | sed 's/.* //' > want; grep '^2,256,"full"' out.csv | cut -d, -f 5 > got; cmp want got
+? 0
+
+# Invalid rows say which rule failed and what is legal.
+$ grep -c '"invalid","parallel: ep 3 does not divide dp_shard x cp x tp = 8; the nearest legal ep is 2"' out.csv
+6
+? 0
+
+# The same bytes on any number of threads, on standard output, and as shards.
+$ for j in 1 2 5; do moesim sweep sweep.json -o j.csv -j$j > /dev/null && cmp j.csv out.csv; done; moesim sweep sweep.json | cmp - out.csv
+? 0
+
+$ for k in 1 2 3; do moesim sweep sweep.json -o shard$k.csv --shard $k/3 > /dev/null; done; moesim sweep sweep.json --merge shard3.csv shard1.csv shard2.csv -o merged.csv > report; cmp merged.csv out.csv; head -1 report
+Sweep       sweep.json: 30 combinations, 30 rows: 24 fit, 0 do not fit, 6 are invalid
+? 0
+
+$ moesim sweep sweep.json --merge shard3.csv shard1.csv -o merged.csv
+! ~ moesim: sweep.json: the row of *, which belongs to shard */2, is not in *
+? 2
+
+$ moesim sweep sweep.json --merge shard1.csv shard2.csv shard3.csv -o shard1.csv
+! moesim: shard1.csv: is both read and written; write to another file
+? 2
+
+$ moesim sweep sweep.json --shard 4/3
+! moesim: --shard: '4/3' is no shard; expected K/N with K from 1 to N, as in 3/8
+? 2
+
+# Cut anywhere, it goes on to the same file.
+$ cp out.csv full.csv; (ulimit -f 8; trap '' XFSZ; moesim sweep sweep.json -o cut.csv) 2> /dev/null; cp cut.csv.resume note; size=$(stat -c %s full.csv); for at in 0 1 100 1500 1700 4000 5000 $((size - 1)) $size; do head -c $at full.csv > cut.csv; cp note cut.csv.resume; moesim sweep sweep.json -o cut.csv --resume > report2 || echo $at failed; cmp cut.csv full.csv; cmp report report2; done; ls cut.csv*
+cut.csv
+? 0
+
+# A complete file needs nothing; one of other rows is refused.
+$ moesim sweep sweep.json -o cut.csv --resume | cmp - report; cmp cut.csv full.csv
+? 0
+
+$ sed 's/^2,256,"full",8,0/2,256,"none",8,0/' full.csv > cut.csv; cp note cut.csv.resume; moesim sweep sweep.json -o cut.csv --resume
+! moesim: cut.csv: row 10 is not that of this sweep's next point; start over without --resume, or write to another file
+? 2
+
+$ head -5 full.csv | sed '5s/,8,0[.]/,8,1./' > cut.csv; cp note cut.csv.resume; moesim sweep sweep.json -o cut.csv --resume
+! moesim: cut.csv: its last row is not what this sweep gives for that point now; start over without --resume, or write to another file
+? 2
+
+$ head -5 full.csv | sed '1s/ranks/rank/' > cut.csv; moesim sweep sweep.json -o cut.csv --resume
+! moesim: cut.csv: its columns are not those of this sweep; start over without --resume, or write to another file
+? 2
+
+# JSON lines: the same, and the same way.
+$ moesim sweep sweep.json -o out.jsonl > report.jsonl; moesim sweep sweep.json -o out.csv > report.csv; cmp report.jsonl report.csv; head -1 out.jsonl | cut -c 1-75; wc -l < out.jsonl
+{"parallel.ep": 1, "loss.seq_chunk": 0, "memory.recompute": "none", "ranks"
+30
+? 0
+
+# A full disk: what is there stays, and says so.
+$ moesim sweep sweep.json -o /dev/full
+! moesim: /dev/full: cannot write: No space left on device
+? 3
+
+$ moesim sweep sweep.json > /dev/full
+! moesim: standard output: cannot write: No space left on device
+? 3
+
+$ moesim sweep sweep.json -o nowhere/out.csv
+! moesim: nowhere/out.csv: cannot write: No such file or directory
+? 3
+
+$ (ulimit -f 16; trap '' XFSZ; moesim sweep sweep.json -o small.csv; echo $?) 2> error; sed 's/after [0-9]* of/after N of/' error; head -c $(stat -c %s small.csv) full.csv | cmp - small.csv; tail -c 1 small.csv | od -c | head -1; moesim sweep sweep.json -o small.csv --resume > /dev/null; cmp small.csv full.csv; ls small.csv*
+3
+moesim: after N of 30 points (--resume goes on from there): small.csv: cannot write: File too large
+0000000  \n
+small.csv
+? 0
+
+# A changed sweep is another sweep.
+$ (ulimit -f 16; trap '' XFSZ; moesim sweep sweep.json -o small.csv) 2> /dev/null; sed 's/"full"/"selective"/' sweep.json > other.json; moesim sweep other.json -o small.csv --resume
+! moesim: small.csv: is the beginning of another sweep: the sweep file, a file that it names, the shard, the format or the version of moesim has changed; start over without --resume, or write to another file
+? 2
+
+$ sed -i 's/1024/2048/' plan.json; moesim sweep sweep.json -o small.csv --resume; sed -i 's/2048/1024/' plan.json
+! ~ moesim: small.csv: is the beginning of another sweep: *
+? 0
+
+$ rm small.csv.resume; moesim sweep sweep.json -o small.csv --resume
+! ~ moesim: small.csv: cannot be gone on with: small.csv.resume, which says of what sweep it is, is missing; *
+? 2
+
+$ moesim sweep sweep.json --resume
+! moesim: --resume: needs --output with a regular file to go on from
+? 2
+
+# Interrupted: finished rows are kept.
+= long.json
+{"base": {"model": "kimi-k3", "cluster": {"preset": "h200-sxm", "nodes": 64, "gpus_per_node": 8}},
+ "grid": {"workload.global_batch": {"from": 512, "to": 512000, "step": 512}, "workload.seq_len": {"from": 1024, "to": 9000, "step": 1}}}
+=
+$ env --default-signal=INT moesim sweep long.json -o long.csv & while test $(cat long.csv 2>/dev/null | wc -l) -lt 3; do sleep 0.05; done; kill -INT $!; wait $!
+! moesim: interrupted; the rows so far are kept, --resume goes on from there
+? 130
+
+$ test $(wc -l < long.csv) -gt 1; tail -c 1 long.csv | od -c | head -1; ls long.csv*
+0000000  \n
+long.csv
+long.csv.resume
+? 0
+
+# What cannot be swept.
+$ echo '{"base": "plan.json", "grid": {"paralel.ep": [1]}}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: grid.paralel.ep: paralel.ep: plans have no field "paralel"; did you mean "parallel"?
+? 2
+
+$ echo '{"base": "plan.json", "grid": {"parallel.ep": []}}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: grid.parallel.ep: expected a list of values, or a range *
+? 2
+
+$ echo '{"base": "plan.json", "grid": {"parallel.ep": [1, 1]}}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: grid.parallel.ep: 1 stands there twice
+? 2
+
+$ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "constraints": ["parallel.ep < rank"]}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: constraints: "parallel.ep < rank": rank: plans have no field "rank"; did you mean "ranks"?
+? 2
+
+$ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "constraints": ["parallel.ep <"]}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: constraints: "parallel.ep <": column 14: expected a value, not the end
+? 2
+
+$ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "objective": "tokens_per_sec"}' > x.json; moesim sweep x.json
+! ~ moesim: x.json: objective: results have no number "tokens_per_sec"; did you mean *
+? 2
+
+$ echo '{"base": "plan.json", "linked": [{"parallel.ep": [1, 2], "workload.seq_len": [1]}]}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: linked[0].workload.seq_len: has 1 values where parallel.ep has 2; *
+? 2
+
+$ echo '{"base": "plan.json", "presets": "layuot"}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: presets: "layuot" is none of *; did you mean "layout"?
+? 2
+
+$ echo '{"base": "plan.json"}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:1: sweeps over nothing; give grid, linked, list or presets
+? 2
+
+$ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "gird": 1}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: gird: unknown*
+? 2
+
+$ echo '{"base": "plan.json", "grid": {"parallel.ep": [3, 5]}}' > x.json; moesim sweep x.json -o x.csv; wc -l < x.csv
+! ~ moesim: x.json: no row is valid; the first: parallel: ep 3 *
+3
+? 0
+
+$ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "constraints": ["ranks > 8"]}' > x.json; moesim sweep x.json -o x.csv
+! moesim: x.json: the constraints leave out all 1 combinations
+? 2
+
+$ moesim sweep sweep.json --format xls
+! moesim: --format: 'xls' is none of csv, jsonl
+? 2
+
+$ moesim sweep nowhere.json
+! moesim: nowhere.json: cannot read: No such file or directory
+? 3
