@@ -1,7 +1,7 @@
 /*
- * Streams: kernels bound by device memory, and links.
+ * Streams: kernels bound by device memory; and links.
  *
- * t = fixed + bytes / (fraction x datasheet bandwidth) + ramp x bytes / (bytes + half). Large kernels run at a
+ * Streams: t = fixed + bytes / (fraction x datasheet bandwidth) + ramp x bytes / (bytes + half). Large kernels run at a
  * constant share of the bandwidth; small ones pay for filling the memory pipeline.
  */
 #include "hw/laws/form.h"
@@ -31,19 +31,25 @@ const LawForm law_form_stream = {
     .seconds = stream_seconds,
 };
 
-/* Links take the same parameters. */
+/*
+ * Links: t = fixed + bytes (1 + ramp / (bytes + half)) / (fraction x datasheet bandwidth). The ramp is a size, not a time:
+ * a link twice as fast comes up to speed in half the time.
+ */
+enum { RAMP_BYTES = RAMP_NS };
+
 const LawForm law_form_link = {
     .n_params = 4,
     .params = {{"bandwidth_fraction", 0.75, 0.05, 1.0},
                {"fixed_ns", 8000.0, 2000.0, 60000.0},
-               {"ramp_ns", 50000.0, 100.0, 1e6},
+               {"ramp_bytes", 2e7, 1e3, 1e9},
                {"half_bytes", 3e7, 1e5, 1e10}},
 };
 
 double law_link_seconds(const LawFit *fit, double link_bytes_per_s, double bytes)
 {
     const double *p = fit->params;
-    return form_stream_seconds(bytes, link_bytes_per_s * p[FRACTION], p[FIXED_NS], p[RAMP_NS], p[HALF_BYTES]);
+    double ramp = bytes > 0.0 ? p[RAMP_BYTES] * bytes / (bytes + p[HALF_BYTES]) : 0.0;
+    return p[FIXED_NS] * 1e-9 + (bytes + ramp) / (link_bytes_per_s * p[FRACTION]);
 }
 
 double law_link_fixed_seconds(const LawFit *fit)
