@@ -1,14 +1,10 @@
 /*
  * moesim run PLAN.json: one training step, predicted.
  */
-#include <errno.h>
-#include <glib/gstdio.h>
-#include <string.h>
-
 #include "reports/cli/command.h"
+#include "reports/cli/run-files.h"
 #include "reports/cli/summary.h"
 #include "sim/base/error.h"
-#include "sim/base/file.h"
 #include "sim/base/json-read.h"
 #include "workloads/run/advice.h"
 #include "workloads/run/run.h"
@@ -24,21 +20,6 @@ static char *result_text(const Result *result)
     g_autoptr(json_t) object = result_to_json(result);
     g_autofree char *text = json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
     return g_strconcat(text, "\n", NULL);
-}
-
-static gboolean write_report(const char *dir, const char *name, const char *text, GError **error)
-{
-    g_autofree char *path = g_build_filename(dir, name, NULL);
-    return file_write(path, text, strlen(text), error);
-}
-
-static gboolean write_reports(const char *dir, const char *json, const char *summary, GError **error)
-{
-    if (g_mkdir_with_parents(dir, 0777) != 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_IO, "%s: %s", dir, g_strerror(errno));
-        return FALSE;
-    }
-    return write_report(dir, "result.json", json, error) && write_report(dir, "summary.txt", summary, error);
 }
 
 /* Looks for changes that would make the plan fit. */
@@ -67,7 +48,7 @@ static gboolean run(const CommandCall *call, GError **error)
     }
     g_autofree char *json = result_text(result);
     g_autofree char *summary = summary_text(plan, result);
-    if (options->output != NULL && !write_reports(options->output, json, summary, error)) {
+    if (options->output != NULL && !run_files_write(options->output, plan, result, json, summary, error)) {
         return FALSE;
     }
     if (!command_print(error, "%s", options->json ? json : summary)) {
@@ -83,7 +64,7 @@ static gboolean run(const CommandCall *call, GError **error)
 static const CommandOption options[] = {
     {"json", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, json), "Print the result as JSON, and nothing else", NULL},
     {"output", 'o', G_OPTION_ARG_FILENAME, G_STRUCT_OFFSET(Options, output),
-     "Write result.json and summary.txt into DIR, which is made when absent", "DIR"},
+     "Write result.json, summary.txt, operators.csv, memory.csv and trace.json (Perfetto) into DIR, which is made when absent", "DIR"},
     {"require-fit", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, require_fit),
      "Exit with status 1 when the plan does not fit in memory", NULL},
     {NULL},

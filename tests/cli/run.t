@@ -41,12 +41,44 @@ $ grep -A2 '"name": "all_gather' one.json | head -3
 ? 0
 
 $ moesim plan.json -o out/dir > printed; ls out/dir; cmp printed out/dir/summary.txt
+memory.csv
+operators.csv
 result.json
 summary.txt
+trace.json
 ? 0
 
 $ moesim plan.json --json > json; cmp json out/dir/result.json
 ? 0
+
+# The trace is JSON, one event a line; tables have the units in their names or say bytes.
+$ head -2 out/dir/trace.json | tail -1; tail -1 out/dir/trace.json; head -1 out/dir/memory.csv
+{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"every rank of 8"}},
+]}
+"time_s","allocated","parameters","gradients","optimizer","activations","unsharded","dispatch","logits","cache","workspace"
+? 0
+
+$ head -1 out/dir/operators.csv
+"phase","layers","operator","name","stream","law","dtype","m","n","k","groups","times","launches","seconds","flops","read_bytes","write_bytes","message_bytes","evidence"
+? 0
+
+# The same folder again: the same bytes, nothing else in it.
+$ cp -r out/dir before; moesim plan.json -o out/dir > /dev/null; diff -r before out/dir
+? 0
+
+# A disk that is full: an error, the file as it was, and no result that says the rest is there.
+$ mkdir full; ln -s /dev/full full/trace.json; moesim plan.json -o full; ls full
+! moesim: full/trace.json: cannot write: No space left on device
+trace.json
+? 0
+
+$ moesim plan.json -o full
+! moesim: full/trace.json: cannot write: No space left on device
+? 3
+
+$ mkdir held held/memory.csv; moesim plan.json -o held
+! ~ moesim: held/memory.csv: cannot write: *
+? 3
 
 $ moesim plan.json -o plan.json
 ! ~ moesim: plan.json: *

@@ -41,6 +41,11 @@ const char *program_stream_name(StreamId stream)
     return names[stream];
 }
 
+char *program_collective_name(const Instr *instr)
+{
+    return g_strdup_printf("%s (%s)", coll_name((CollKind)instr->coll), program_group_name((GroupKind)instr->group));
+}
+
 static void segment_free(void *data)
 {
     Segment *segment = data;

@@ -153,6 +153,9 @@ typedef struct Instr {
     double flops;
 } Instr;
 
+/* "all_gather (dense FSDP)"; caller frees. */
+char *program_collective_name(const Instr *instr);
+
 typedef struct Segment {
     char *name;         /* "backward of KDA + MoE layer" */
     const Graph *graph; /* borrowed, or NULL */

@@ -31,8 +31,7 @@ static double seconds(SimTime ns)
     return (double)ns * 1e-9;
 }
 
-/* Expert loads that differ between ranks, or NULL: balanced routing gives every rank the same rows in expectation. */
-static gboolean make_routing(const Plan *plan, Routing **ret_routing, GError **error)
+gboolean run_routing(const Plan *plan, Routing **ret_routing, GError **error)
 {
     *ret_routing = NULL;
     if (!routing_is_needed(plan)) {
@@ -104,7 +103,7 @@ static void fill_operators(const Run *run, Result *result)
     g_ptr_array_sort(result->operators, by_seconds);
 }
 
-static CollGroup group_geometry(const Plan *plan, GroupKind group)
+CollGroup run_group_geometry(const Plan *plan, GroupKind group)
 {
     const int64_t dense = plan->dp_shard * plan->cp;
     switch (group) {
@@ -128,9 +127,9 @@ static void fill_collectives(const Run *run, Result *result)
             if (run->times.coll_count[g][k] == 0) {
                 continue;
             }
-            CollGroup geometry = group_geometry(run->plan, (GroupKind)g);
+            CollGroup geometry = run_group_geometry(run->plan, (GroupKind)g);
             ResultCollective *entry = g_new0(ResultCollective, 1);
-            entry->name = g_strdup_printf("%s (%s)", coll_name((CollKind)k), program_group_name((GroupKind)g));
+            entry->name = program_collective_name(&(Instr){.coll = (guint8)k, .group = (guint8)g});
             entry->tier = g_strdup(geometry.per_domain >= geometry.n_ranks ? "scale-up" : "scale-out");
             entry->group_size = geometry.n_ranks;
             entry->count = run->times.coll_count[g][k];
@@ -312,7 +311,7 @@ Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     g_autoptr(Routing) routing = NULL;
     g_autoptr(GPtrArray) programs = g_ptr_array_new_with_free_func(program_destroy);
-    if (!make_routing(plan, &routing, error)) {
+    if (!run_routing(plan, &routing, error)) {
         return NULL;
     }
     int64_t n_classes = lower_n_classes(plan, routing);

@@ -1,0 +1,16 @@
+/*
+ * Trace: a record as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+ *
+ * One process per class of ranks, one track per stream and one for phases, a counter per kind of memory, arrows from the
+ * class that came last to a collective to those that waited for it. Timestamps are microseconds with three decimals, so
+ * nothing of the simulation's nanoseconds is lost. Kernels of one track do not overlap.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "workloads/plan/plan.h"
+#include "workloads/run/record.h"
+
+/* The trace as JSON; caller frees. The same record gives the same bytes. */
+GString *trace_json(const Plan *plan, const RunRecord *record);

@@ -1,0 +1,274 @@
+#include "workloads/run/record.h"
+
+#include "workloads/lower/lower.h"
+#include "workloads/run/ledger.h"
+#include "workloads/run/run.h"
+
+enum { SHOWN_REPEATS = 2 }; /* as many as the ledger walks */
+
+/* A record being made. */
+typedef struct Recorder {
+    RunRecord *record;
+    int64_t n_classes;
+    LedgerWalk **walks; /* by class; NULL = not shown */
+    int64_t *held;      /* [n_classes, N_MEM_TAGS] bytes by tag so far */
+    SimTime *phase_ns;  /* by class: end of the phase before; -1 = the step has not begun */
+    gint32 *n_backward; /* by class: micro-batches that are through */
+    guint first_kernel; /* of the meeting that is being told of */
+    int64_t n_told;     /* members of it so far */
+    gint32 n_meetings;
+    GError *error; /* the first one of a ledger */
+} Recorder;
+
+static void program_destroy(void *program)
+{
+    program_free(program);
+}
+
+const Program *run_record_program(const RunRecord *record, gint32 rank_class)
+{
+    return g_ptr_array_index(record->programs, (guint)rank_class);
+}
+
+const Call *run_record_call(const RunRecord *record, const StepSite *site)
+{
+    return &g_array_index(run_record_program(record, site->rank_class)->calls, Call, (guint)site->call);
+}
+
+const Segment *run_record_segment(const RunRecord *record, const StepSite *site)
+{
+    return program_segment(run_record_program(record, site->rank_class), run_record_call(record, site)->segment);
+}
+
+const Instr *run_record_instr(const RunRecord *record, const StepSite *site)
+{
+    return &g_array_index(run_record_segment(record, site)->instrs, Instr, (guint)site->instr);
+}
+
+static gboolean is_repeated(const RunRecord *record, const StepSite *site)
+{
+    const CallRepeat *repeat = &run_record_program(record, site->rank_class)->repeat;
+    guint call = (guint)site->call;
+    return repeat->times > 0 && call >= repeat->first && call < repeat->first + repeat->n;
+}
+
+int64_t run_record_micro_batch(const RunRecord *record, const StepSite *site)
+{
+    return run_record_call(record, site)->micro_batch + (is_repeated(record, site) ? site->repeat : 0);
+}
+
+int64_t run_record_stands_for(const RunRecord *record, const StepSite *site)
+{
+    gboolean is_last = is_repeated(record, site) && site->repeat == record->n_shown_repeats - 1;
+    return is_last ? 1 + record->n_repeats - record->n_shown_repeats : 1;
+}
+
+/* The first point of a history: the static memory. */
+static void start_memory(Recorder *recorder, gint32 rank_class, SimTime ns)
+{
+    const int64_t *fixed = run_record_program(recorder->record, rank_class)->static_bytes;
+    Tracker *tracker = recorder->record->memory[rank_class] = tracker_new(N_MEM_TAGS);
+    for (int tag = 0; tag < N_MEM_TAGS; tag++) {
+        recorder->held[rank_class * N_MEM_TAGS + tag] = fixed[tag];
+        tracker_add(tracker, tag, fixed[tag], ns, 0);
+    }
+    tracker_keep_history(tracker, RECORD_POINTS_MAX);
+    tracker_add(tracker, 0, 0, ns, 0);
+}
+
+/* What a class changes in memory with one instruction. */
+static void record_memory(Recorder *recorder, const StepSite *site, SimTime ns)
+{
+    gint32 c = site->rank_class;
+    Tracker *tracker = recorder->record->memory[c];
+    int64_t *before = recorder->held + c * N_MEM_TAGS;
+    if (!ledger_walk_instr(recorder->walks[c], (guint)site->call, (guint)site->instr, &recorder->error)) {
+        return;
+    }
+    const int64_t *now = ledger_walk_held(recorder->walks[c]);
+    for (int tag = 0; tag < N_MEM_TAGS; tag++) {
+        if (now[tag] != before[tag]) {
+            tracker_add(tracker, tag, now[tag] - before[tag], ns, 0);
+            before[tag] = now[tag];
+        }
+    }
+}
+
+static void on_issued(void *self, const StepSite *site, SimTime host_ns)
+{
+    Recorder *recorder = self;
+    gint32 c = site->rank_class;
+    if (!recorder->record->shown[c] || recorder->error != NULL) {
+        return;
+    }
+    if (recorder->record->memory[c] == NULL) {
+        recorder->record->begin_ns = MIN(recorder->record->begin_ns, host_ns);
+        start_memory(recorder, c, host_ns);
+    }
+    record_memory(recorder, site, host_ns);
+}
+
+/* Counts the members of a meeting, which are told of one after the other: the last one is whom the others waited for. */
+static void note_meeting(Recorder *recorder, const RecordKernel *kernel)
+{
+    GArray *kernels = recorder->record->kernels;
+    if (recorder->n_told == 0) {
+        recorder->first_kernel = kernels->len;
+    }
+    if (recorder->record->shown[kernel->site.rank_class]) {
+        g_array_append_vals(kernels, kernel, 1);
+    }
+    if (++recorder->n_told < recorder->n_classes) {
+        return;
+    }
+    for (guint i = recorder->first_kernel; i < kernels->len; i++) {
+        g_array_index(kernels, RecordKernel, i).last_class = kernel->site.rank_class;
+    }
+    recorder->n_told = 0;
+    recorder->n_meetings++;
+}
+
+static void on_ran(void *self, const StepSite *site, SimTime start_ns, SimTime end_ns)
+{
+    Recorder *recorder = self;
+    RunRecord *record = recorder->record;
+    const Instr *instr = run_record_instr(record, site);
+    RecordKernel kernel = {*site, start_ns, end_ns, -1, -1};
+    if (record->shown[site->rank_class]) {
+        record->begin_ns = MIN(record->begin_ns, start_ns);
+    }
+    if (instr->kind == INSTR_COLLECTIVE && step_group_meets(recorder->n_classes, (GroupKind)instr->group)) {
+        kernel.meeting = recorder->n_meetings;
+        note_meeting(recorder, &kernel);
+    } else if (record->shown[site->rank_class]) {
+        g_array_append_val(record->kernels, kernel);
+    }
+}
+
+static void on_marked(void *self, gint32 rank_class, Phase phase, SimTime ns)
+{
+    Recorder *recorder = self;
+    SimTime before_ns = recorder->phase_ns[rank_class];
+    gint32 micro_batch = phase == PHASE_OPTIMIZER ? -1 : recorder->n_backward[rank_class];
+    RecordPhase entry = {rank_class, phase, micro_batch, before_ns, ns};
+    recorder->n_backward[rank_class] += phase == PHASE_BACKWARD ? 1 : 0;
+    recorder->phase_ns[rank_class] = ns;
+    if (!recorder->record->shown[rank_class]) {
+        return;
+    }
+    recorder->record->begin_ns = MIN(recorder->record->begin_ns, ns);
+    if (before_ns >= 0) {
+        g_array_append_val(recorder->record->phases, entry);
+    }
+}
+
+/* Kernels and collectives of one class that a record would hold, and their time alone. */
+static void class_size(const RunRecord *record, gint32 c, int64_t *ret_n, SimTime *ret_ns)
+{
+    const Program *program = run_record_program(record, c);
+    *ret_n = *ret_ns = 0;
+    for (guint i = 0; i < program->calls->len; i++) {
+        const Segment *segment = program_segment(program, g_array_index(program->calls, Call, i).segment);
+        int64_t times = MIN(program_call_times(program, i), SHOWN_REPEATS);
+        for (guint k = 0; k < segment->instrs->len; k++) {
+            const Instr *instr = &g_array_index(segment->instrs, Instr, k);
+            gboolean runs = instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE;
+            *ret_n += runs ? times : 0;
+            *ret_ns += runs ? times * instr->device_ns : 0;
+        }
+    }
+}
+
+static void choose_classes(Recorder *recorder, int64_t memory_class, int64_t room)
+{
+    RunRecord *record = recorder->record;
+    gint32 n = (gint32)recorder->n_classes, longest = 0;
+    SimTime longest_ns = -1;
+    for (gint32 c = 0; c < n; c++) {
+        int64_t size;
+        SimTime ns;
+        class_size(record, c, &size, &ns);
+        longest = ns > longest_ns ? c : longest;
+        longest_ns = MAX(ns, longest_ns);
+    }
+    for (gint32 i = 0; i < n + 3; i++) {
+        gint32 c = i == 0 ? 0 : i == 1 ? (gint32)memory_class : i == 2 ? longest : i - 3;
+        int64_t size;
+        SimTime ns;
+        class_size(record, c, &size, &ns);
+        if (!record->shown[c] && (i < 2 || size <= room)) {
+            record->shown[c] = TRUE;
+            room -= size;
+            recorder->walks[c] = ledger_walk_new(run_record_program(record, c));
+        }
+    }
+}
+
+static gboolean recorder_run(Recorder *recorder, const Plan *plan, GError **error)
+{
+    StepObserver observer = {on_issued, on_ran, on_marked, recorder};
+    StepTimes times;
+    void *programs = recorder->record->programs->pdata;
+    for (int64_t c = 0; c < recorder->n_classes; c++) {
+        recorder->phase_ns[c] = -1;
+    }
+    recorder->record->n_repeats = run_record_program(recorder->record, 0)->repeat.times;
+    recorder->record->n_shown_repeats = MIN(recorder->record->n_repeats, SHOWN_REPEATS);
+    if (!step_observe(plan, programs, recorder->n_classes, SHOWN_REPEATS, &observer, &times, error)) {
+        return FALSE;
+    }
+    if (recorder->error != NULL) {
+        g_propagate_error(error, g_steal_pointer(&recorder->error));
+        return FALSE;
+    }
+    return TRUE;
+}
+
+RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kernels_max, GError **error)
+{
+    g_autoptr(RunRecord) record = g_new0(RunRecord, 1);
+    record->graphs = lower_graphs(plan);
+    record->programs = g_ptr_array_new_with_free_func(program_destroy);
+    record->kernels = g_array_new(FALSE, FALSE, sizeof(RecordKernel));
+    record->phases = g_array_new(FALSE, FALSE, sizeof(RecordPhase));
+    record->begin_ns = G_MAXINT64;
+    if (!run_routing(plan, &record->routing, error)) {
+        return NULL;
+    }
+    int64_t n = lower_n_classes(plan, record->routing);
+    g_autofree LedgerWalk **walks = g_new0(LedgerWalk *, (gsize)n);
+    g_autofree int64_t *held = g_new0(int64_t, (gsize)(n * N_MEM_TAGS));
+    g_autofree SimTime *phase_ns = g_new0(SimTime, (gsize)n);
+    g_autofree gint32 *n_backward = g_new0(gint32, (gsize)n);
+    Recorder recorder = {
+        .record = record, .n_classes = n, .walks = walks, .held = held, .phase_ns = phase_ns, .n_backward = n_backward};
+    record->shown = g_new0(gboolean, (gsize)n);
+    record->memory = g_new0(Tracker *, (gsize)n);
+    for (int64_t c = 0; c < n; c++) {
+        g_ptr_array_add(record->programs, lower_plan_described(plan, record->graphs, record->routing, c));
+    }
+    choose_classes(&recorder, memory_class, n_kernels_max);
+    gboolean ok = recorder_run(&recorder, plan, error);
+    for (int64_t c = 0; c < n; c++) {
+        ledger_walk_free(walks[c]);
+    }
+    return ok ? g_steal_pointer(&record) : NULL;
+}
+
+void run_record_free(RunRecord *record)
+{
+    if (record == NULL) {
+        return;
+    }
+    for (guint c = 0; record->memory != NULL && c < record->programs->len; c++) {
+        tracker_free(record->memory[c]);
+    }
+    g_ptr_array_unref(record->programs);
+    g_clear_pointer(&record->routing, routing_free);
+    model_graph_free(record->graphs);
+    g_array_unref(record->kernels);
+    g_array_unref(record->phases);
+    g_free(record->memory);
+    g_free(record->shown);
+    g_free(record);
+}
