@@ -53,13 +53,29 @@ int graph_add_input(Graph *graph, const char *name, RowSpace rows, int64_t width
 
 int graph_add_param(Graph *graph, const char *name, ParamRole role, int64_t d0, int64_t d1, int64_t d2)
 {
-    GraphParam param = {.dims = {d0, d1, d2}, .split = PARAM_DENSE, .role = role, .op = -1};
+    GraphParam param = {.dims = {d0, d1, d2}, .split = PARAM_DENSE, .role = role, .op = -1, .heads = 1};
     g_assert(d0 > 0 && (d1 > 0 || d2 == 0));
     param.n_dims = d2 > 0 ? 3 : d1 > 0 ? 2 : 1;
     param.trainable = !graph->freeze_base && role != PARAM_BUFFER;
     g_strlcpy(param.name, name, sizeof param.name);
     g_array_append_val(graph->params, param);
     return (int)graph->params->len - 1;
+}
+
+void graph_set_heads(Graph *graph, const char *name, int64_t heads)
+{
+    for (guint i = 0; i < graph->params->len; i++) {
+        GraphParam *param = graph_param(graph, (int)i);
+        if (strcmp(param->name, name) == 0) {
+            g_assert(param->n_dims == 2 && param->dims[0] % heads == 0);
+            param->heads = heads;
+        }
+    }
+}
+
+gboolean graph_param_is_matrix(const GraphParam *param)
+{
+    return param->role == PARAM_MATRIX && param->n_dims >= 2;
 }
 
 void graph_add_output(Graph *graph, int tensor)

@@ -94,6 +94,7 @@ typedef struct GraphParam {
     gboolean trainable;
     gboolean is_adapter;  /* LoRA matrix: not part of the base model's count */
     int op;               /* operator that owns it */
+    int64_t heads;        /* row blocks of attention heads, [heads x d, in]; 1 = one matrix */
 } GraphParam;
 
 typedef struct Op Op;
@@ -127,6 +128,12 @@ int graph_add_tensor(Graph *graph, const char *name, RowSpace rows, int64_t widt
  * freeze_base); the caller changes fields through graph_param().
  */
 int graph_add_param(Graph *graph, const char *name, ParamRole role, int64_t d0, int64_t d1, int64_t d2);
+
+/* Says that the rows of the parameter of that name (if there is one) are those of so many heads. */
+void graph_set_heads(Graph *graph, const char *name, int64_t heads);
+
+/* Whether it is a hidden matrix, or a stack of them: what Muon takes. Embeddings, heads, norms and vectors are not. */
+gboolean graph_param_is_matrix(const GraphParam *param);
 
 /* Marks a tensor as handed on. */
 void graph_add_output(Graph *graph, int tensor);

@@ -27,6 +27,7 @@ typedef struct OptimPiece {
     int64_t rows, cols; /* by_matrix: of one whole matrix (of one head when split by heads) */
     int64_t n_matrices; /* by_matrix: whole matrices that this rank orthogonalises after the gather */
     Dtype param;        /* stored type of parameter and gradient */
+    gboolean has_master; /* an fp32 copy stands beside it, which is what the optimizer updates */
 } OptimPiece;
 
 typedef struct OptimSettings {
@@ -45,7 +46,7 @@ typedef struct OptimState {
 typedef struct OptimClass {
     const char *id;    /* "adamw" */
     const char *title; /* "AdamW" */
-    /* Bytes of state for a piece, moments in that type (INT8: with one fp32 scale per 256 elements). */
+    /* Bytes of state for a piece, a master copy included, moments in that type (INT8: with one fp32 scale per 256 elements). */
     int64_t (*state_bytes)(const OptimPiece *piece, Dtype moments);
     /* Most that the step allocates at once on this rank beyond parameters, gradients and state. */
     int64_t (*workspace_bytes)(const OptimPiece *pieces, int n, Dtype moments);
@@ -73,6 +74,24 @@ Work *optim_work(GArray *works, WorkLaw law, double flops, int64_t read_bytes, i
 /* Appends launches kernels that share this work evenly (the last takes the rest of the division). */
 void optim_work_split(GArray *works, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes,
                       int64_t launches);
+
+/*
+ * The three parts of a Muon step on sharded matrices, for lowerings that move whole matrices between ranks.
+ * Their kernels: momentum and the direction of descent in bf16 on the shard; orthogonalisation of the piece's n_matrices
+ * whole matrices; the update of the shard. Their values: direction = momentum step of the shard (state changes);
+ * a whole matrix, or stack, or heads' rows, becomes its scaled orthogonal factor; the shard goes along it.
+ */
+void optim_muon_momentum_cost(const OptimPiece *piece, Dtype moments, GArray *works);
+void optim_muon_orthogonal_cost(const OptimPiece *piece, GArray *works);
+void optim_muon_apply_cost(const OptimPiece *piece, GArray *works);
+/* Bytes that orthogonalisation holds beside the matrices themselves: the next X and two Gram matrices each. */
+int64_t optim_muon_orthogonal_bytes(const OptimPiece *piece);
+void optim_muon_momentum(const OptimSettings *settings, const Tensor *grad, OptimState *state, Tensor *ret_direction);
+void optim_muon_orthogonalize(const OptimSettings *settings, Tensor *whole);
+void optim_muon_apply(const OptimSettings *settings, const Tensor *direction, Tensor *param);
+
+/* Bytes of the fp32 master copy of a piece; 0 without one. */
+int64_t optim_master_bytes(const OptimPiece *piece);
 
 /* Bytes of one moment of numel elements. */
 int64_t optim_moment_bytes(int64_t numel, Dtype moments);

@@ -380,13 +380,14 @@ static double grads_norm(const Trainer *t)
 static void update_param(Trainer *t, TrainerParam *p, double clip, OptimSettings *settings)
 {
     ParamRole role = p->param->role;
-    gboolean muon = t->settings.optim == OPTIM_muon && role == PARAM_MATRIX && p->param->n_dims >= 2;
+    gboolean muon = t->settings.optim == OPTIM_muon && graph_param_is_matrix(p->param);
     g_autoptr(Tensor) grad =
         p->grad != NULL ? tensor_dup(p->grad) : tensor_new(p->value->type, p->value->n_dims, p->value->dims);
     for (int64_t k = 0; k < tensor_numel(grad); k++) {
         tensor_set(grad, k, tensor_get(grad, k) * clip);
     }
     settings->no_decay = role == PARAM_VECTOR;
+    settings->n_heads = t->settings.per_head ? p->param->heads : 1;
     optim_class(muon ? OPTIM_muon : OPTIM_adamw)->update(settings, p->value, grad, &p->state);
 }
 

@@ -40,6 +40,9 @@ static int gqa_build(Graph *graph, const Model *model, const ModelLayer *layer, 
                          model->qkv_bias, adapted);
     int k = block_linear(graph, options, "self_attn.k_proj", x, kv_width, model->qkv_bias, adapted);
     int v = block_linear(graph, options, "self_attn.v_proj", x, kv_width, model->qkv_bias, adapted);
+    graph_set_heads(graph, "self_attn.q_proj.weight", model->n_heads);
+    graph_set_heads(graph, "self_attn.k_proj.weight", model->n_kv_heads);
+    graph_set_heads(graph, "self_attn.v_proj.weight", model->n_kv_heads);
     if (model->gated_attention) { /* rows of q_proj per head: query, then gate */
         SplitAttr split = {.groups = model->n_heads, .n_parts = 2, .widths = {model->head_dim, model->head_dim}};
         split_add(graph, "self_attn.q_split", q, &split, parts);

@@ -37,6 +37,9 @@ static int kda_build(Graph *graph, const Model *model, const ModelLayer *layer, 
     k = kda_stream(graph, model, "self_attn.k_conv1d", k);
     int v = block_linear(graph, options, "self_attn.v_proj", x, value, FALSE, adapted);
     v = kda_stream(graph, model, "self_attn.v_conv1d", v);
+    graph_set_heads(graph, "self_attn.q_proj.weight", model->lin_heads);
+    graph_set_heads(graph, "self_attn.k_proj.weight", model->lin_heads);
+    graph_set_heads(graph, "self_attn.v_proj.weight", model->lin_value_heads);
     int low = block_linear(graph, options, "self_attn.f_a_proj", x, model->lin_key_dim, FALSE, adapted);
     int z = block_linear(graph, options, "self_attn.f_b_proj", low, model->lin_value_heads * model->lin_key_dim, FALSE,
                          adapted);

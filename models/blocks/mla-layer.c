@@ -154,6 +154,9 @@ static int mla_build(Graph *graph, const Model *model, const ModelLayer *layer, 
     gboolean adapted = options->lora_attention;
     MlaTensors t = mla_project(graph, model, options, x);
     int o = layer->has_indexer ? mla_sparse(graph, model, options, &t, x) : mla_dense(graph, model, options, &t);
+    graph_set_heads(graph, "self_attn.q_proj.weight", model->n_heads);
+    graph_set_heads(graph, "self_attn.q_b_proj.weight", model->n_heads);
+    graph_set_heads(graph, "self_attn.kv_b_proj.weight", model->n_heads);
     if (model->mla_gate) {
         int gate = block_linear(graph, options, "self_attn.g_proj", x, model->n_heads * model->v_dim, FALSE, adapted);
         o = sigmoid_gate_add(graph, "self_attn.gate", o, gate);

@@ -52,8 +52,9 @@ void adamw_cost(const OptimPiece *pieces, int n, Dtype moments, GArray *works)
         int64_t param = dtype_bytes(pieces[i].param, pieces[i].numel);
         int64_t moment = optim_moment_bytes(pieces[i].numel, moments);
         numel += pieces[i].numel;
-        read_bytes += 2 * param + 2 * moment;
-        write_bytes += param + 2 * moment;
+        int64_t master = optim_master_bytes(&pieces[i]);
+        read_bytes += param + (master > 0 ? master : param) + 2 * moment;
+        write_bytes += param + master + 2 * moment;
         tensors += pieces[i].numel > 0 ? 1 : 0;
     }
     if (tensors == 0) {
@@ -67,7 +68,7 @@ void adamw_cost(const OptimPiece *pieces, int n, Dtype moments, GArray *works)
 
 static int64_t adamw_state_bytes(const OptimPiece *piece, Dtype moments)
 {
-    return 2 * optim_moment_bytes(piece->numel, moments);
+    return 2 * optim_moment_bytes(piece->numel, moments) + optim_master_bytes(piece);
 }
 
 static int64_t adamw_workspace_bytes(const OptimPiece *pieces, int n, Dtype moments)

@@ -8,7 +8,7 @@
  *     p -= lr (0.2 sqrt(n) X + decay p)
  *
  * On several ranks the lowering gathers G (bf16) so that some rank has the whole matrix; `n_matrices` of a piece says
- * how many of them this rank then orthogonalises.
+ * how many of them this rank then orthogonalises. Momentum, orthogonalisation and update stand apart for that.
  */
 #include <math.h>
 #include <string.h>
@@ -20,8 +20,12 @@
 
 static const double newton_schulz[3] = {3.4445, -4.7750, 2.0315};
 
-void muon_step_f64(const OptimSettings *s, int64_t a, int64_t b, void *param, const void *grad, void *momentum);
-void muon_step_f32(const OptimSettings *s, int64_t a, int64_t b, void *param, const void *grad, void *momentum);
+void muon_orthogonal_f64(const OptimSettings *s, int64_t a, int64_t b, void *whole);
+void muon_orthogonal_f32(const OptimSettings *s, int64_t a, int64_t b, void *whole);
+void muon_momentum_f64(const OptimSettings *s, int64_t n, const void *grad, void *momentum, void *direction);
+void muon_momentum_f32(const OptimSettings *s, int64_t n, const void *grad, void *momentum, void *direction);
+void muon_apply_f64(const OptimSettings *s, int64_t n, const void *direction, void *param);
+void muon_apply_f32(const OptimSettings *s, int64_t n, const void *direction, void *param);
 
 /* Five steps on x [m, n], m <= n. */
 static void orthogonalize(real *x, int64_t m, int64_t n)
@@ -42,65 +46,98 @@ static void orthogonalize(real *x, int64_t m, int64_t n)
     }
 }
 
-/* One matrix [a, b], contiguous. */
-static void muon_matrix(const OptimSettings *s, int64_t a, int64_t b, real *p, const real *g, real *momentum)
+/* One matrix [a, b], contiguous, becomes 0.2 sqrt(n) X. */
+static void orthogonal_matrix(int64_t a, int64_t b, real *g)
 {
     int64_t numel = a * b, m = MIN(a, b), n = MAX(a, b);
     g_autofree real *x = g_new(real, (gsize)numel);
-    real mu = (real)s->momentum, norm = 0;
+    real norm = 0;
     for (int64_t i = 0; i < a; i++) {
         for (int64_t j = 0; j < b; j++) {
-            int64_t at = i * b + j;
-            momentum[at] = mu * momentum[at] + g[at];
-            real v = g[at] + mu * momentum[at];
+            real v = g[i * b + j];
             norm += v * v;
-            x[a > b ? j * a + i : at] = v;
+            x[a > b ? j * a + i : i * b + j] = v;
         }
     }
-    real unit = 1 / ((real)sqrt((double)norm) + (real)1e-7);
+    real unit = 1 / ((real)sqrt((double)norm) + (real)1e-7), scale = (real)(0.2 * sqrt((double)n));
     for (int64_t i = 0; i < numel; i++) {
         x[i] *= unit;
     }
     orthogonalize(x, m, n);
-    real lr = (real)s->lr, decay = (real)(s->no_decay ? 0 : s->weight_decay), scale = (real)(0.2 * sqrt((double)n));
     for (int64_t i = 0; i < a; i++) {
         for (int64_t j = 0; j < b; j++) {
-            int64_t at = i * b + j;
-            p[at] -= lr * (scale * x[a > b ? j * a + i : at] + decay * p[at]);
+            g[i * b + j] = scale * x[a > b ? j * a + i : i * b + j];
         }
     }
 }
 
-void REAL_NAME(muon_step)(const OptimSettings *s, int64_t a, int64_t b, void *param, const void *grad, void *momentum)
+void REAL_NAME(muon_orthogonal)(const OptimSettings *s, int64_t a, int64_t b, void *whole)
 {
     int64_t heads = MAX(s->n_heads, 1), rows = a / heads;
     g_assert(rows * heads == a);
     for (int64_t h = 0; h < heads; h++) {
-        int64_t at = h * rows * b;
-        muon_matrix(s, rows, b, (real *)param + at, (const real *)grad + at, (real *)momentum + at);
+        orthogonal_matrix(rows, b, (real *)whole + h * rows * b);
+    }
+}
+
+void REAL_NAME(muon_momentum)(const OptimSettings *s, int64_t n, const void *grad, void *momentum, void *direction)
+{
+    const real *g = grad;
+    real *m = momentum, *d = direction, mu = (real)s->momentum;
+    for (int64_t i = 0; i < n; i++) {
+        m[i] = mu * m[i] + g[i];
+        d[i] = g[i] + mu * m[i];
+    }
+}
+
+void REAL_NAME(muon_apply)(const OptimSettings *s, int64_t n, const void *direction, void *param)
+{
+    const real *d = direction;
+    real *p = param, lr = (real)s->lr, decay = (real)(s->no_decay ? 0 : s->weight_decay);
+    for (int64_t i = 0; i < n; i++) {
+        p[i] -= lr * (d[i] + decay * p[i]);
     }
 }
 
 #if REAL_HAS_CLASS
-/* A tensor of three dimensions is a stack of matrices, each on its own. */
-static void muon_update(const OptimSettings *settings, Tensor *param, const Tensor *grad, OptimState *state)
+void optim_muon_momentum(const OptimSettings *settings, const Tensor *grad, OptimState *state, Tensor *ret_direction)
 {
-    g_assert(param->type == grad->type && param->n_dims >= 2 && param->n_dims <= 3);
+    int64_t n = tensor_numel(grad);
+    g_assert(tensor_numel(ret_direction) == n && ret_direction->type == grad->type);
     if (state->m == NULL) {
-        state->m = tensor_new(param->type, param->n_dims, param->dims);
+        state->m = tensor_new(grad->type, grad->n_dims, grad->dims);
     }
-    int64_t stack = param->n_dims == 3 ? param->dims[0] : 1;
-    int64_t a = param->dims[param->n_dims - 2], b = param->dims[param->n_dims - 1];
+    (grad->type == TENSOR_F64 ? muon_momentum_f64 : muon_momentum_f32)(settings, n, grad->data, state->m->data, ret_direction->data);
+}
+
+/* A tensor of three dimensions is a stack of matrices, each on its own. */
+void optim_muon_orthogonalize(const OptimSettings *settings, Tensor *whole)
+{
+    g_assert(whole->n_dims >= 2 && whole->n_dims <= 3);
+    int64_t stack = whole->n_dims == 3 ? whole->dims[0] : 1;
+    int64_t a = whole->dims[whole->n_dims - 2], b = whole->dims[whole->n_dims - 1];
     for (int64_t i = 0; i < stack; i++) {
-        int64_t at = i * a * b;
-        if (param->type == TENSOR_F64) {
-            muon_step_f64(settings, a, b, (double *)param->data + at, (const double *)grad->data + at,
-                          (double *)state->m->data + at);
+        if (whole->type == TENSOR_F64) {
+            muon_orthogonal_f64(settings, a, b, (double *)whole->data + i * a * b);
         } else {
-            muon_step_f32(settings, a, b, (float *)param->data + at, (const float *)grad->data + at,
-                          (float *)state->m->data + at);
+            muon_orthogonal_f32(settings, a, b, (float *)whole->data + i * a * b);
         }
     }
+}
+
+void optim_muon_apply(const OptimSettings *settings, const Tensor *direction, Tensor *param)
+{
+    int64_t n = tensor_numel(param);
+    g_assert(tensor_numel(direction) == n && direction->type == param->type);
+    (param->type == TENSOR_F64 ? muon_apply_f64 : muon_apply_f32)(settings, n, direction->data, param->data);
+}
+
+static void muon_update(const OptimSettings *settings, Tensor *param, const Tensor *grad, OptimState *state)
+{
+    g_autoptr(Tensor) direction = tensor_new(param->type, param->n_dims, param->dims);
+    optim_muon_momentum(settings, grad, state, direction);
+    optim_muon_orthogonalize(settings, direction);
+    optim_muon_apply(settings, direction, param);
 }
 
 /* Five steps over the matrices of one piece; stacks run as one grouped product. */
@@ -130,6 +167,36 @@ static void newton_schulz_cost(const OptimPiece *piece, GArray *works)
     }
 }
 
+void optim_muon_momentum_cost(const OptimPiece *piece, Dtype moments, GArray *works)
+{
+    int64_t grad = dtype_bytes(piece->param, piece->numel), moment = optim_moment_bytes(piece->numel, moments);
+    if (piece->numel > 0) {
+        optim_work(works, WORK_OPTIMIZER, 4 * (double)piece->numel, grad + moment, moment + dtype_bytes(DTYPE_BF16, piece->numel));
+    }
+}
+
+void optim_muon_orthogonal_cost(const OptimPiece *piece, GArray *works)
+{
+    if (piece->n_matrices > 0) {
+        newton_schulz_cost(piece, works);
+    }
+}
+
+void optim_muon_apply_cost(const OptimPiece *piece, GArray *works)
+{
+    int64_t param = dtype_bytes(piece->param, piece->numel), master = optim_master_bytes(piece);
+    if (piece->numel > 0) {
+        optim_work(works, WORK_OPTIMIZER, 5 * (double)piece->numel, dtype_bytes(DTYPE_BF16, piece->numel) + (master > 0 ? master : param),
+                   param + master);
+    }
+}
+
+int64_t optim_muon_orthogonal_bytes(const OptimPiece *piece)
+{
+    int64_t m = MIN(piece->rows, piece->cols);
+    return dtype_bytes(DTYPE_BF16, piece->n_matrices * (piece->rows * piece->cols + 2 * m * m));
+}
+
 static void muon_cost(const OptimPiece *pieces, int n, Dtype moments, GArray *works)
 {
     g_autoptr(GArray) others = g_array_new(FALSE, FALSE, sizeof(OptimPiece));
@@ -139,37 +206,27 @@ static void muon_cost(const OptimPiece *pieces, int n, Dtype moments, GArray *wo
             g_array_append_val(others, *piece);
             continue;
         }
-        int64_t param = dtype_bytes(piece->param, piece->numel), moment = optim_moment_bytes(piece->numel, moments);
-        int64_t half = dtype_bytes(DTYPE_BF16, piece->numel);
-        double numel = (double)piece->numel;
-        if (piece->numel > 0) { /* momentum and the Nesterov gradient, in bf16 for the gather */
-            optim_work(works, WORK_OPTIMIZER, 4 * numel, param + moment, moment + half);
-        }
-        if (piece->n_matrices > 0) {
-            newton_schulz_cost(piece, works);
-        }
-        if (piece->numel > 0) {
-            optim_work(works, WORK_OPTIMIZER, 5 * numel, half + param, param);
-        }
+        optim_muon_momentum_cost(piece, moments, works); /* and the direction, in bf16 for the gather */
+        optim_muon_orthogonal_cost(piece, works);
+        optim_muon_apply_cost(piece, works);
     }
     adamw_cost((const OptimPiece *)(const void *)others->data, (int)others->len, moments, works);
 }
 
 static int64_t muon_state_bytes(const OptimPiece *piece, Dtype moments)
 {
-    return (piece->by_matrix ? 1 : 2) * optim_moment_bytes(piece->numel, moments);
+    return (piece->by_matrix ? 1 : 2) * optim_moment_bytes(piece->numel, moments) + optim_master_bytes(piece);
 }
 
-/* One piece at a time, in bf16: the shard's gradient, the whole matrices twice, two Gram matrices each. */
+/* One piece at a time, in bf16: the shard's direction, the whole matrices, and what orthogonalising them takes. */
 static int64_t muon_workspace_bytes(const OptimPiece *pieces, int n, Dtype moments)
 {
     int64_t most = 0;
     (void)moments;
     for (int i = 0; i < n; i++) {
         if (pieces[i].by_matrix) {
-            int64_t m = MIN(pieces[i].rows, pieces[i].cols);
-            int64_t matrix = 2 * pieces[i].rows * pieces[i].cols + 2 * m * m;
-            most = MAX(most, dtype_bytes(DTYPE_BF16, pieces[i].numel + pieces[i].n_matrices * matrix));
+            int64_t whole = pieces[i].n_matrices * pieces[i].rows * pieces[i].cols;
+            most = MAX(most, dtype_bytes(DTYPE_BF16, pieces[i].numel + whole) + optim_muon_orthogonal_bytes(&pieces[i]));
         }
     }
     return most;

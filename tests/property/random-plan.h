@@ -92,6 +92,15 @@ static inline char *random_plan_words(uint64_t seed)
         g_string_append(words, " precision.parameters=bf16");
     }
     g_string_append(words, random_below(seed, 19, 4) == 0 ? " precision.reduce=bf16" : "");
+    if (random_below(seed, 22, 3) == 0) {
+        g_string_append(words, " optimizer.kind=muon");
+        g_string_append(words, random_below(seed, 23, 2) == 0 ? " optimizer.per_head=true" : "");
+    }
+    if (strstr(words->str, "precision.parameters=bf16") != NULL && random_below(seed, 24, 2) == 0) {
+        g_string_append(words, " optimizer.master_weights=true");
+    }
+    static const char *const moments[] = {"", "", " optimizer.moments=bf16", " optimizer.moments=int8"};
+    g_string_append(words, moments[random_below(seed, 25, 4)]);
     if (!is_dense && random_below(seed, 20, 2) == 0) {
         g_string_append_printf(words, " workload.routing.kind=zipf workload.routing.exponent=0.6 workload.routing.seed=%d",
                                (int)random_below(seed, 21, 100));

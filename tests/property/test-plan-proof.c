@@ -4,6 +4,7 @@
 #include "tests/check.h"
 
 #include "sim/base/error.h"
+#include "workloads/lower/whole.h"
 #include "workloads/lower/fsdp.h"
 #include "workloads/plan/plan.h"
 #include "workloads/run/plan-proof.h"
@@ -53,7 +54,7 @@ typedef struct Fault {
     const char *name;
     InstrKind kind;
     int what; /* VALUE: action; COLLECTIVE: collective; WAIT, RECORD: token; -1 = any */
-    int stream; /* -1 = any */
+    int stream; /* -1 = any; of a token: of FSDP, else of whole matrices */
     enum { REMOVE, DOUBLE, SWAP_OPERANDS, SHIFT_CHUNK } how;
     gboolean done;
 } Fault;
@@ -61,7 +62,8 @@ typedef struct Fault {
 static gboolean fault_fits(const Fault *fault, const Instr *instr)
 {
     int what = instr->kind == INSTR_VALUE ? instr->action : instr->kind == INSTR_COLLECTIVE ? instr->coll : instr->place.idx;
-    return instr->kind == fault->kind && (fault->what < 0 || what == fault->what) &&
+    gboolean is_token = instr->kind == INSTR_WAIT || instr->kind == INSTR_RECORD;
+    return instr->kind == fault->kind && (!is_token || (instr->place.arg == ARG_GLOBAL) == (fault->stream < 0)) && (fault->what < 0 || what == fault->what) &&
            (fault->stream < 0 || instr->stream == fault->stream) &&
            (fault->how != SWAP_OPERANDS || instr->n_operands >= 3) &&
            (fault->kind != INSTR_COLLECTIVE || fault->what != COLL_all_to_all || instr->n_operands == 2); /* rows, not counts */
@@ -120,7 +122,18 @@ static const Fault faults[] = {
     {"reduction skipped", INSTR_COLLECTIVE, COLL_reduce_scatter, -1, REMOVE, FALSE},
     {"replicas not summed", INSTR_COLLECTIVE, COLL_all_reduce, -1, REMOVE, FALSE},
     {"replicas summed twice", INSTR_COLLECTIVE, COLL_all_reduce, -1, DOUBLE, FALSE},
-    {"exchange skipped", INSTR_COLLECTIVE, COLL_all_to_all, -1, REMOVE, FALSE},
+    {"exchange skipped", INSTR_COLLECTIVE, COLL_all_to_all, STREAM_ALL_TO_ALL, REMOVE, FALSE},
+    {"matrices not exchanged", INSTR_COLLECTIVE, COLL_all_to_all, STREAM_REDUCE, REMOVE, FALSE},
+    {"matrices not waited for", INSTR_WAIT, WHOLE_ARRIVED, STREAM_COMPUTE, REMOVE, FALSE},
+    {"slices not waited for", INSTR_WAIT, WHOLE_RETURNED, STREAM_COMPUTE, REMOVE, FALSE},
+    {"slices not ready", INSTR_RECORD, WHOLE_READY, STREAM_COMPUTE, REMOVE, FALSE},
+    {"matrices not done", INSTR_RECORD, WHOLE_DONE, STREAM_COMPUTE, REMOVE, FALSE},
+    {"no direction", INSTR_VALUE, VALUE_DIRECTION, -1, REMOVE, FALSE},
+    {"momentum twice", INSTR_VALUE, VALUE_DIRECTION, -1, DOUBLE, FALSE},
+    {"not orthogonal", INSTR_VALUE, VALUE_ORTHOGONALIZE, -1, REMOVE, FALSE},
+    {"orthogonal twice", INSTR_VALUE, VALUE_ORTHOGONALIZE, -1, DOUBLE, FALSE},
+    {"descent skipped", INSTR_VALUE, VALUE_DESCEND, -1, REMOVE, FALSE},
+    {"descent made twice", INSTR_VALUE, VALUE_DESCEND, -1, DOUBLE, FALSE},
     {"operator skipped", INSTR_VALUE, VALUE_FORWARD, -1, REMOVE, FALSE},
     {"backward skipped", INSTR_VALUE, VALUE_BACKWARD, -1, REMOVE, FALSE},
     {"sum skipped", INSTR_VALUE, VALUE_ADD, -1, REMOVE, FALSE},
@@ -133,12 +146,19 @@ static const Fault faults[] = {
     {"chunk counted twice", INSTR_VALUE, VALUE_LOSS, -1, DOUBLE, FALSE},
 };
 
+/* Faults in how whole matrices of Muon change ranks. */
+static gboolean is_of_matrices(const Fault *fault)
+{
+    return (fault->kind == INSTR_VALUE && fault->what >= VALUE_DIRECTION) || (fault->stream >= 0 && fault->stream != STREAM_ALL_TO_ALL);
+}
+
 static void test_fault(void **state)
 {
-    static const char *json = "{\"model\": \"qwen3-30b-a3b\", \"cluster\": {\"preset\": \"h200-sxm\", \"nodes\": 1, \"gpus_per_node\": 8}, "
+    static const char *const format = "{\"model\": \"qwen3-30b-a3b\", \"cluster\": {\"preset\": \"h200-sxm\", \"nodes\": 1, \"gpus_per_node\": 8}, "
                               "\"parallel\": {\"dp_replicate\": 2, \"ep\": 2}, \"workload\": {\"seq_len\": 64, \"global_batch\": 16}, "
-                              "\"memory\": {\"recompute\": \"full\"}, \"loss\": {\"seq_chunk\": 32}}";
+                              "\"memory\": {\"recompute\": \"full\"}, \"loss\": {\"seq_chunk\": 32}, \"optimizer\": {\"kind\": \"%s\"}}";
     Fault fault = *(const Fault *)*state;
+    g_autofree char *json = g_strdup_printf(format, is_of_matrices(&fault) ? "muon" : "adamw");
     PlanMutation mutation = {apply_fault, &fault};
     GError *error = NULL;
     g_autoptr(Plan) plan = load_reduced(json, "plan", &error);

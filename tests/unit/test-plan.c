@@ -53,7 +53,9 @@ static const PlanCase refused[] = {
     {BASE "moe.balance=aux_loss workload.routing.kind=router", "moe", "balance works on drawn loads"},
     {BASE "moe.dispatch=deepep", "moe.dispatch", "leave it at \"all_to_all\""},
     {BASE "memory.offload_fraction=0.5", "memory.offload_fraction", "not modelled yet"},
-    {BASE "optimizer.kind=muon", "optimizer.kind", "leave it at \"adamw\""},
+    {BASE "optimizer.kind=muom", "optimizer.kind", "muon"},
+    {BASE "optimizer.per_head=true", "optimizer.per_head", "unless optimizer.kind is \"muon\""},
+    {BASE "optimizer.master_weights=true", "optimizer.master_weights", "precision.parameters to \"bf16\""},
     {BASE "precision.gemm=fp8", "precision.gemm", "leave it at \"bf16\""},
     {BASE "paralel.ep=2", "paralel", "parallel"},
 };

@@ -282,54 +282,6 @@ static void lower_micro_batch(StepState *state)
     mark(lowering, PHASE_BACKWARD, state->micro_batch);
 }
 
-static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data)
-{
-    GArray *pieces = data;
-    for (guint i = 0; i < site->group->params->len; i++) {
-        const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
-        const GraphParam *param = graph_param(entry->graph, entry->param);
-        if (fsdp_has_grad(param)) {
-            OptimPiece piece = lowering_optim_piece(lowering->plan, param);
-            g_array_append_val(pieces, piece);
-        }
-    }
-}
-
-/* The update of a group's shards, in values, stands where their gradients die. */
-static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *data)
-{
-    (void)data;
-    if (site->group->n_trainable == 0) {
-        return;
-    }
-    int segment = lowering_start_segment(lowering, NULL, "gradients freed", NULL);
-    emit_value(&lowering->emitter, STREAM_COMPUTE, VALUE_UPDATE, -1);
-    emit_operand(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
-    emit_free(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
-    lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
-}
-
-static void lower_optimizer(Lowering *lowering)
-{
-    const Plan *plan = lowering->plan;
-    const OptimClass *class = optim_class(OPTIM_adamw);
-    g_autoptr(GArray) pieces = g_array_new(FALSE, TRUE, sizeof(OptimPiece));
-    g_autoptr(GArray) works = g_array_new(FALSE, TRUE, sizeof(Work));
-    lowering_each_group(lowering, collect_pieces, pieces);
-    class->cost((const OptimPiece *)(void *)pieces->data, (int)pieces->len, plan->moments, works);
-    Emitter *emitter = &lowering->emitter;
-    emitter->phase = PHASE_OPTIMIZER;
-    emitter->is_backward = FALSE;
-    copies_reduce(lowering);
-    int segment = lowering_start_segment(lowering, NULL, "optimizer", NULL);
-    for (guint i = 0; i < works->len; i++) {
-        emit_work(emitter, STREAM_COMPUTE, &g_array_index(works, Work, i), LABEL_OPTIMIZER, -1);
-    }
-    emit(emitter, INSTR_MARK, STREAM_COMPUTE);
-    lowering_add_call(lowering, segment, -1, 0);
-    lowering_each_group(lowering, free_shard_grads, NULL);
-}
-
 int64_t lower_static_bytes(const Program *program)
 {
     int64_t sum = 0;
@@ -381,7 +333,7 @@ static Program *lower(const Plan *plan, const ModelGraph *graphs, const Routing 
         lowering.program->repeat.n = lowering.program->calls->len - lowering.program->repeat.first;
         lowering.program->repeat.times = plan->n_micro_batches - 1;
     }
-    lower_optimizer(&lowering);
+    lowering_optimizer(&lowering);
     lowering_count_static(&lowering);
     clock_settle(lowering.program);
     lowering_clear(&lowering);

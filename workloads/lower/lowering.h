@@ -1,6 +1,6 @@
 /*
  * Lowering of one class of ranks: what its parts share. Groups and rows are laid out in sites.c, calls are made in calls.c,
- * head and loss in head.c, everything else in lower.c.
+ * head and loss in head.c, the optimizer in optimizer.c, everything else in lower.c.
  */
 #pragma once
 
@@ -79,6 +79,8 @@ void lowering_each_group(Lowering *lowering, void (*visit)(Lowering *lowering, c
 OptimPiece lowering_optim_piece(const Plan *plan, const GraphParam *param);
 /* Fills static_bytes of the program. */
 void lowering_count_static(Lowering *lowering);
+/* The optimizer's step, then the end of the gradients. */
+void lowering_optimizer(Lowering *lowering);
 /* Segment of a key, or -1; start_segment makes one and points the emitter at it. */
 int lowering_find_segment(const Lowering *lowering, const SegmentKey *key);
 int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char *name, const Graph *graph);

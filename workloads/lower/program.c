@@ -1,6 +1,6 @@
 #include "workloads/lower/program.h"
 
-#include "workloads/lower/fsdp.h"
+#include "workloads/lower/whole.h"
 
 static const char *const label_names[N_LABELS - N_OPS] = {
     [LABEL_SHARD_CAST - N_OPS] = "FSDP shard cast",
@@ -10,6 +10,7 @@ static const char *const label_names[N_LABELS - N_OPS] = {
     [LABEL_SHARD_ACCUMULATE - N_OPS] = "gradient shard update",
     [LABEL_LOSS_CHUNK - N_OPS] = "loss chunk slices",
     [LABEL_OPTIMIZER - N_OPS] = "optimizer",
+    [LABEL_ORTHOGONALIZE - N_OPS] = "orthogonalization",
     [LABEL_COLLECTIVE - N_OPS] = "collective",
     [LABEL_SWAP_OUT - N_OPS] = "copy to host memory",
     [LABEL_SWAP_IN - N_OPS] = "copy from host memory",
@@ -67,6 +68,8 @@ Program *program_new(void)
     program->segments = g_ptr_array_new_with_free_func(segment_free);
     program->calls = g_array_new(FALSE, TRUE, sizeof(Call));
     program->sites = g_array_new(FALSE, TRUE, sizeof(ProgramSite));
+    program->whole_units = g_array_new(FALSE, TRUE, sizeof(WholeUnit));
+    program->whole_rounds = g_array_new(FALSE, TRUE, sizeof(WholeRound));
     program->groups = g_ptr_array_new_with_free_func(group_free);
     return program;
 }
@@ -79,6 +82,8 @@ void program_free(Program *program)
     g_ptr_array_unref(program->segments);
     g_array_unref(program->calls);
     g_array_unref(program->sites);
+    g_array_unref(program->whole_units);
+    g_array_unref(program->whole_rounds);
     g_ptr_array_unref(program->groups);
     g_free(program);
 }

@@ -63,8 +63,11 @@ typedef enum ValueAction {
     VALUE_PARAM_CAST,  /* parameter `op` of a group of one rank */
     VALUE_COPY_OUT,    /* flat buffer, one buffer per parameter */
     VALUE_GRAD_IN,     /* reduce buffer, gradients of the trainable parameters in the order of the group */
-    VALUE_UPDATE,      /* gradient shard: the optimizer's update of the group's shards */
+    VALUE_UPDATE,      /* gradient shard: the optimizer's update of the group's shards, matrices of Muon excepted */
     VALUE_SUM_COPIES,  /* no VALUE of its own but a COLLECTIVE: gradient shards of an expert's copies become their sum */
+    VALUE_DIRECTION,     /* slices of a round: momentum step, direction of descent; `op` is added to the call's round */
+    VALUE_ORTHOGONALIZE, /* whole matrices of a round */
+    VALUE_DESCEND,       /* slices of a round: the shards go along them */
 } ValueAction;
 
 typedef enum Phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_BACKWARD, PHASE_OPTIMIZER, N_PHASES } Phase;
@@ -104,6 +107,7 @@ enum {
     LABEL_SHARD_ACCUMULATE,   /* gradient shards: cast, and sum over micro-batches */
     LABEL_LOSS_CHUNK,         /* slices of a chunked loss and of their gradients */
     LABEL_OPTIMIZER,
+    LABEL_ORTHOGONALIZE,      /* Newton-Schulz steps of Muon */
     LABEL_COLLECTIVE,
     LABEL_SWAP_OUT, /* copy to pinned host memory */
     LABEL_SWAP_IN,  /* copy back */
@@ -172,6 +176,7 @@ typedef struct Call {
     gint32 frame; /* first buffer of its frame */
     gint32 layer; /* for reports; -1 = none */
     gint32 micro_batch;
+    gint32 round;     /* of whole matrices (whole.h) */
     gint32 first_row, n_rows; /* tokens of a loss chunk; n_rows 0 = all of the micro-batch */
     gint32 args[CALL_ARGS_MAX]; /* first buffer or token of what each argument names */
 } Call;
@@ -195,6 +200,7 @@ typedef struct Program {
     CallRepeat repeat;
     GArray *sites;       /* ProgramSite */
     GPtrArray *groups;   /* struct FsdpGroup, owned */
+    GArray *whole_units, *whole_rounds; /* WholeUnit, WholeRound: matrices that Muon orthogonalises (whole.h) */
     gint32 inputs;       /* the static buffer of token ids and labels */
     gint32 n_buffers, n_tokens;
     gboolean keeps_works; /* segments list the works of their kernels, for reports */

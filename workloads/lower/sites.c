@@ -1,4 +1,5 @@
 #include "workloads/lower/lowering.h"
+#include "workloads/lower/whole.h"
 
 /* Rows that a rank exchanges in one layer. */
 typedef struct Traffic {
@@ -194,7 +195,8 @@ void lowering_each_group(Lowering *lowering, void (*visit)(Lowering *lowering, c
 
 OptimPiece lowering_optim_piece(const Plan *plan, const GraphParam *param)
 {
-    return (OptimPiece){.numel = fsdp_shard_numel(plan, param), .param = plan->parameters};
+    return (OptimPiece){.numel = fsdp_shard_numel(plan, param), .by_matrix = whole_takes(plan, param), .param = plan->parameters,
+                        .has_master = plan->master_weights};
 }
 
 static void add_static(Lowering *lowering, const GroupSite *site, void *data)
@@ -208,7 +210,7 @@ static void add_static(Lowering *lowering, const GroupSite *site, void *data)
         const GraphParam *param = graph_param(entry->graph, entry->param);
         if (fsdp_has_grad(param)) {
             OptimPiece piece = lowering_optim_piece(plan, param);
-            bytes[MEM_OPTIMIZER] += optim_class(OPTIM_adamw)->state_bytes(&piece, plan->moments);
+            bytes[MEM_OPTIMIZER] += optim_class(plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw)->state_bytes(&piece, plan->moments);
         }
     }
 }

@@ -316,8 +316,16 @@ static void read_optimizer(Plan *plan, JsonObject *root)
     if (object == NULL) {
         return;
     }
-    plan_refuse_choice(object, "kind", kinds, 2);
-    plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, or_else)];
+    plan->optimizer = (PlanOptimizer)json_object_choice(object, "kind", kinds, 2, PLAN_ADAMW);
+    plan->muon_per_head = json_object_bool(object, "per_head", FALSE);
+    plan->master_weights = json_object_bool(object, "master_weights", FALSE);
+    plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, plan->master_weights ? 0 : or_else)];
+    if (plan->muon_per_head && plan->optimizer != PLAN_MUON) {
+        json_object_fail(object, "per_head", "has no effect unless optimizer.kind is \"muon\"");
+    }
+    if (plan->master_weights && plan->parameters == DTYPE_FP32) {
+        json_object_fail(object, "master_weights", "has no effect: parameters are stored in fp32; set precision.parameters to \"bf16\"");
+    }
     json_object_end(object);
 }
 

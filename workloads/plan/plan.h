@@ -61,6 +61,8 @@ typedef struct Plan {
     gboolean keep[N_OP_KEEPS];
     int64_t seq_chunk, vocab_chunk; /* 0 = not chunked */
     PlanOptimizer optimizer;
+    gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */
+    gboolean master_weights; /* an fp32 copy beside bf16 parameters, which the optimizer updates */
     Dtype moments;
     Dtype parameters, compute, reduce, gemm;
     gboolean eager[N_OPS]; /* by operator kind */

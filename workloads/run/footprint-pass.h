@@ -83,5 +83,11 @@ void pass_forward(const PassSpec *spec, Timeline *ret_timeline);
  */
 gboolean pass_backward(const PassSpec *spec, Timeline *ret_timeline, int *ret_final, int64_t *ret_pending);
 
+/* Bytes of optimizer state, a master copy included, for a shard of that many elements. */
+int64_t footprint_state_bytes(const Plan *plan, const GraphParam *param, int64_t shard);
+
+/* Most that the optimizer's step holds beyond parameters, gradients and states: whole matrices of Muon (0 under AdamW). */
+int64_t footprint_optimizer_peak(const Plan *plan, const ModelGraph *graphs);
+
 /* Bytes of an allocation as they count. */
 int64_t pass_round(int64_t bytes);

@@ -1,6 +1,5 @@
 #include "workloads/run/footprint.h"
 
-#include "models/optim.h"
 #include "sim/base/quantity.h"
 #include "workloads/run/footprint-pass.h"
 
@@ -154,7 +153,7 @@ static int64_t static_of(const Foot *foot, const Graph *graph)
         }
         int64_t shard = shard_numel(plan, param, &local);
         bytes += dtype_bytes(plan->parameters, shard);
-        bytes += param->trainable && param->op >= 0 ? 2 * optim_moment_bytes(shard, plan->moments) : 0;
+        bytes += footprint_state_bytes(plan, param, shard);
     }
     return bytes;
 }
@@ -447,7 +446,8 @@ gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, const Rou
         after_forward += first.net_bytes;
     }
     ret_footprint->after_forward_bytes = ret_footprint->static_bytes + after_forward;
-    ret_footprint->peak_bytes = ret_footprint->static_bytes + step.peak_bytes;
+    int64_t optimizer_peak = step.net_bytes + footprint_optimizer_peak(plan, graphs);
+    ret_footprint->peak_bytes = ret_footprint->static_bytes + MAX(step.peak_bytes, optimizer_peak);
     g_free(foot.rows);
     g_array_unref(foot.groups);
     return foot.claimed;

@@ -214,9 +214,11 @@ static gboolean run_steps(Proof *proof, int64_t n_steps, GError **error)
     return TRUE;
 }
 
-static TrainerSettings trainer_settings(const OptimSettings *optim)
+static TrainerSettings trainer_settings(const Plan *plan, const OptimSettings *optim)
 {
-    return (TrainerSettings){.optim = OPTIM_adamw,
+    return (TrainerSettings){.optim = plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw,
+                             .per_head = plan->muon_per_head,
+                             .momentum = optim->momentum,
                              .lr = optim->lr,
                              .beta1 = optim->beta1,
                              .beta2 = optim->beta2,
@@ -260,9 +262,9 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     Proof proof = {.plan = plan, .graphs = graphs, .mutation = mutation, .result = ret_proof, .seed = seed};
     /* a large eps keeps the update smooth where a gradient is nothing but rounding */
-    proof.options.optim = (OptimSettings){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-4, .weight_decay = 0.1};
+    proof.options.optim = (OptimSettings){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-4, .weight_decay = 0.1, .momentum = 0.95};
     proof.options.routing = routing;
-    TrainerSettings settings = trainer_settings(&proof.options.optim);
+    TrainerSettings settings = trainer_settings(plan, &proof.options.optim);
     settings.capacities = capacities;
     g_autoptr(Trainer) reference = trainer_new(plan->model, &options, &settings, TENSOR_F64);
     *ret_proof = (PlanProof){.n_ranks = plan->dp_replicate * plan->dp_shard, .n_steps = n_steps, .bound = tolerance};

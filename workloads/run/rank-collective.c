@@ -199,6 +199,9 @@ gboolean rank_collective(const RankAt *ats, int64_t n, GError **error)
     case COLL_all_reduce:
         return all_reduce(ats, n, error);
     case COLL_all_to_all:
+        if (instr->group != GROUP_EP) {
+            return rank_whole_exchange(ats, n, error);
+        }
         if (instr->n_operands == 1) {
             return exchange_counts(ats, n, error);
         }

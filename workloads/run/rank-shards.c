@@ -1,6 +1,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "workloads/lower/whole.h"
 #include "workloads/run/rank.h"
 
 /* A parameter of a group, with the geometry of its shards. */
@@ -109,6 +110,16 @@ static Part part_of(const Plan *plan, const FsdpGroup *group, guint i)
     part.numel = shard_numel(&part.shape);
     g_assert(part.numel == fsdp_shard_numel(plan, part.param));
     return part;
+}
+
+void rank_part_offset(const Plan *plan, const FsdpGroup *group, gint32 i, int64_t *ret_shard, int64_t *ret_grad)
+{
+    *ret_shard = *ret_grad = 0;
+    for (gint32 k = 0; k < i; k++) {
+        Part part = part_of(plan, group, (guint)k);
+        *ret_shard += part.numel;
+        *ret_grad += fsdp_has_grad(part.param) ? part.numel : 0;
+    }
 }
 
 static int64_t layer_of_graph(const Rank *rank, const ProgramSite *site, const Graph *graph)
@@ -288,10 +299,10 @@ static gboolean update(const RankAt *at, GError **error)
     own->grad = tensor_dup(grad);
     for (guint i = 0; i < group->params->len; i++) {
         Part part = part_of(plan, group, i);
-        if (fsdp_has_grad(part.param)) {
+        if (fsdp_has_grad(part.param) && !whole_takes(plan, part.param)) {
             update_part(at->rank, own, i, &part, first, grad_first);
-            grad_first += part.numel;
         }
+        grad_first += fsdp_has_grad(part.param) ? part.numel : 0;
         first += part.numel;
     }
     return TRUE;
@@ -318,6 +329,9 @@ gboolean rank_shard_value(const RankAt *at, GError **error)
     case VALUE_ADD:
     case VALUE_LOSS:
     case VALUE_PLACE_ROWS:
+    case VALUE_DIRECTION:
+    case VALUE_ORTHOGONALIZE:
+    case VALUE_DESCEND:
     default:
         g_assert_not_reached();
     }
@@ -452,6 +466,7 @@ char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
             const OptimState *state = &rank->sites[s].states[i];
             states += state->m != NULL ? optim_moment_bytes(tensor_numel(state->m), plan->moments) : 0;
             states += state->v != NULL ? optim_moment_bytes(tensor_numel(state->v), plan->moments) : 0;
+            states += state->m != NULL && plan->master_weights ? dtype_bytes(DTYPE_FP32, tensor_numel(state->m)) : 0;
         }
     }
     for (int64_t l = 0; l < world->graphs->n_layers; l++) {

@@ -161,6 +161,13 @@ void shard_put(const ShardShape *shape, int64_t idx, const double *part, double 
 /* Gradient shards of all members of the dense group: those of an expert's copies become their sum. */
 gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error);
 
+/* Where the i-th parameter of a group begins in a rank's shards, and among its gradients. */
+void rank_part_offset(const Plan *plan, const FsdpGroup *group, gint32 i, int64_t *ret_shard, int64_t *ret_grad);
+
+/* Whole matrices of Muon: VALUE_DIRECTION, …_ORTHOGONALIZE, …_DESCEND, and their exchange (rank-optim.c). */
+gboolean rank_whole_value(const RankAt *at, GError **error);
+gboolean rank_whole_exchange(const RankAt *ats, int64_t n, GError **error);
+
 /* Fills a rank's shards from whole parameters. */
 void rank_load_shards(Rank *rank);
 

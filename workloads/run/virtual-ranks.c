@@ -137,6 +137,10 @@ static gboolean run_value(const RankAt *at, GError **error)
         return value_loss(at, error);
     case VALUE_PLACE_ROWS:
         return value_place_rows(at, error);
+    case VALUE_DIRECTION:
+    case VALUE_ORTHOGONALIZE:
+    case VALUE_DESCEND:
+        return rank_whole_value(at, error);
     case VALUE_SHARD_CAST:
     case VALUE_SHARD_PLACE:
     case VALUE_PARAM_CAST:

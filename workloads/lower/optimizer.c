@@ -1,0 +1,223 @@
+#include <string.h>
+
+#include "workloads/lower/copies.h"
+#include "workloads/lower/lowering.h"
+#include "workloads/lower/whole.h"
+
+static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data)
+{
+    GArray *pieces = data;
+    for (guint i = 0; i < site->group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
+        const GraphParam *param = graph_param(entry->graph, entry->param);
+        if (fsdp_has_grad(param) && !whole_takes(lowering->plan, param)) {
+            OptimPiece piece = lowering_optim_piece(lowering->plan, param);
+            g_array_append_val(pieces, piece);
+        }
+    }
+}
+
+/* The update of a group's shards, in values, stands where their gradients die. */
+static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *data)
+{
+    (void)data;
+    if (site->group->n_trainable == 0) {
+        return;
+    }
+    int segment = lowering_start_segment(lowering, NULL, "gradients freed", NULL);
+    emit_value(&lowering->emitter, STREAM_COMPUTE, VALUE_UPDATE, -1);
+    emit_operand(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    emit_free(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
+}
+
+/* What makes the segments of two rounds alike: their sizes, and those of the rounds before and after (n 0: none). */
+typedef struct RoundKey {
+    WholeRound stages[N_WHOLE_STAGES];
+} RoundKey;
+
+typedef struct RoundSegment {
+    RoundKey key;
+    int segment;
+} RoundSegment;
+
+static Place stage_buffer(int stage, int buffer)
+{
+    return (Place){ARG_WHOLE_LAST + stage, buffer};
+}
+
+static Place stage_token(int stage, int token)
+{
+    return (Place){ARG_WHOLE_TOKENS + stage, token};
+}
+
+static OptimPiece round_piece(const Lowering *lowering, const WholeRound *round)
+{
+    return (OptimPiece){.numel = round->slices, .by_matrix = TRUE, .rows = round->rows, .cols = round->cols,
+                        .n_matrices = round->n_blocks, .param = lowering->plan->parameters,
+                        .has_master = lowering->plan->master_weights};
+}
+
+static void emit_works(Emitter *emitter, GArray *works, int label)
+{
+    for (guint i = 0; i < works->len; i++) {
+        emit_work(emitter, STREAM_COMPUTE, &g_array_index(works, Work, i), label, -1);
+    }
+    g_array_set_size(works, 0);
+}
+
+/* Slices to the owners of the matrices, or back: every rank sends and gets at most one matrix, less its own slice. */
+static void emit_round_exchange(Lowering *lowering, const WholeRound *round, int stage, Place from, Place to)
+{
+    const Cluster *cluster = lowering->plan->cluster;
+    gboolean expert = round->mesh == GROUP_EXPERT;
+    int64_t n = expert ? lowering->plan->efsdp : lowering->plan->dp_shard * lowering->plan->cp;
+    CollGroup group = cluster_group(cluster, 0, expert ? lowering->plan->ep : 1, n);
+    int64_t slice = dtype_bytes(DTYPE_BF16, quantity_div_up(round->whole, n));
+    Evidence evidence;
+    SimTime ns = coll_all_to_all_ns(cluster, &group, slice * (group.per_domain - 1), slice * (n - group.per_domain), slice, &evidence);
+    emit_collective(&lowering->emitter, STREAM_REDUCE, COLL_all_to_all, (GroupKind)round->mesh, dtype_bytes(DTYPE_BF16, round->slices), ns,
+                    evidence)
+        ->op = stage - 1;
+    emit_operand(&lowering->emitter, from);
+    emit_operand(&lowering->emitter, to);
+}
+
+/* Momentum, and the direction's slices on their way. */
+static void start_round(Lowering *lowering, const WholeRound *round, GArray *works)
+{
+    enum { STAGE = 2 };
+    Emitter *emitter = &lowering->emitter;
+    OptimPiece piece = round_piece(lowering, round);
+    emit_alloc(emitter, STREAM_COMPUTE, stage_buffer(STAGE, WHOLE_SLICES), dtype_bytes(DTYPE_BF16, round->slices), MEM_WORKSPACE);
+    optim_muon_momentum_cost(&piece, lowering->plan->moments, works);
+    emit_works(emitter, works, LABEL_OPTIMIZER);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_DIRECTION, STAGE - 1);
+    emit_operand(emitter, stage_buffer(STAGE, WHOLE_SLICES));
+    if (round->travels) {
+        emit_alloc(emitter, STREAM_COMPUTE, stage_buffer(STAGE, WHOLE_OWNED), dtype_bytes(DTYPE_BF16, round->whole), MEM_WORKSPACE);
+        emit_record(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_READY));
+        emit_wait(emitter, STREAM_REDUCE, stage_token(STAGE, WHOLE_READY));
+        emit_round_exchange(lowering, round, STAGE, stage_buffer(STAGE, WHOLE_SLICES), stage_buffer(STAGE, WHOLE_OWNED));
+        emit_record(emitter, STREAM_REDUCE, stage_token(STAGE, WHOLE_ARRIVED));
+    }
+}
+
+static void orthogonalize_round(Lowering *lowering, const WholeRound *round, GArray *works)
+{
+    enum { STAGE = 1 };
+    Emitter *emitter = &lowering->emitter;
+    OptimPiece piece = round_piece(lowering, round);
+    Place whole = stage_buffer(STAGE, round->travels ? WHOLE_OWNED : WHOLE_SLICES), work = stage_buffer(STAGE, WHOLE_WORK);
+    if (round->travels) {
+        emit_wait(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_ARRIVED));
+        emit_free(emitter, stage_buffer(STAGE, WHOLE_SLICES));
+    }
+    emit_alloc(emitter, STREAM_COMPUTE, work, optim_muon_orthogonal_bytes(&piece), MEM_WORKSPACE);
+    optim_muon_orthogonal_cost(&piece, works);
+    emit_works(emitter, works, LABEL_ORTHOGONALIZE);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_ORTHOGONALIZE, STAGE - 1);
+    emit_operand(emitter, whole);
+    emit_free(emitter, work);
+    if (round->travels) {
+        emit_alloc(emitter, STREAM_COMPUTE, stage_buffer(STAGE, WHOLE_BACK), dtype_bytes(DTYPE_BF16, round->slices), MEM_WORKSPACE);
+        emit_record(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_DONE));
+        emit_wait(emitter, STREAM_REDUCE, stage_token(STAGE, WHOLE_DONE));
+        emit_round_exchange(lowering, round, STAGE, whole, stage_buffer(STAGE, WHOLE_BACK));
+        emit_record(emitter, STREAM_REDUCE, stage_token(STAGE, WHOLE_RETURNED));
+    }
+}
+
+static void end_round(Lowering *lowering, const WholeRound *round, GArray *works)
+{
+    enum { STAGE = 0 };
+    Emitter *emitter = &lowering->emitter;
+    OptimPiece piece = round_piece(lowering, round);
+    Place back = stage_buffer(STAGE, round->travels ? WHOLE_BACK : WHOLE_SLICES);
+    if (round->travels) {
+        emit_wait(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_RETURNED));
+        emit_free(emitter, stage_buffer(STAGE, WHOLE_OWNED));
+    }
+    optim_muon_apply_cost(&piece, works);
+    emit_works(emitter, works, LABEL_OPTIMIZER);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_DESCEND, STAGE - 1);
+    emit_operand(emitter, back);
+    emit_free(emitter, back);
+}
+
+static int round_segment(Lowering *lowering, GArray *known, const RoundKey *key)
+{
+    for (guint i = 0; i < known->len; i++) {
+        const RoundSegment *segment = &g_array_index(known, RoundSegment, i);
+        if (memcmp(&segment->key, key, sizeof *key) == 0) {
+            return segment->segment;
+        }
+    }
+    g_autoptr(GArray) works = g_array_new(FALSE, TRUE, sizeof(Work));
+    RoundSegment fresh = {*key, lowering_start_segment(lowering, NULL, "matrices made orthogonal", NULL)};
+    if (key->stages[2].n > 0) {
+        start_round(lowering, &key->stages[2], works);
+    }
+    if (key->stages[1].n > 0) {
+        orthogonalize_round(lowering, &key->stages[1], works);
+    }
+    if (key->stages[0].n > 0) {
+        end_round(lowering, &key->stages[0], works);
+    }
+    g_array_append_val(known, fresh);
+    return fresh.segment;
+}
+
+/* Rounds of whole matrices, three under way at a time. */
+static void lower_rounds(Lowering *lowering)
+{
+    Program *program = lowering->program;
+    gint32 n = (gint32)program->whole_rounds->len, buffers = 0, tokens = program->n_tokens;
+    g_autoptr(GArray) known = g_array_new(FALSE, TRUE, sizeof(RoundSegment));
+    if (n == 0) {
+        return;
+    }
+    buffers = lowering_take_buffers(lowering, N_WHOLE_STAGES * N_WHOLE_BUFFERS);
+    program->n_tokens += N_WHOLE_STAGES * N_WHOLE_TOKENS;
+    for (gint32 r = -1; r <= n; r++) {
+        RoundKey key = {0};
+        for (gint32 stage = 0; stage < N_WHOLE_STAGES; stage++) {
+            gint32 at = r - 1 + stage;
+            if (at >= 0 && at < n) {
+                key.stages[stage] = g_array_index(program->whole_rounds, WholeRound, (guint)at);
+                key.stages[stage].first = 0;
+            }
+        }
+        Call *call = lowering_add_call(lowering, round_segment(lowering, known, &key), -1, 0);
+        call->round = r;
+        for (gint32 stage = 0; stage < N_WHOLE_STAGES; stage++) {
+            gint32 slot = (r + N_WHOLE_STAGES + stage) % N_WHOLE_STAGES;
+            call->args[ARG_WHOLE_LAST + stage] = buffers + slot * N_WHOLE_BUFFERS;
+            call->args[ARG_WHOLE_TOKENS + stage] = tokens + slot * N_WHOLE_TOKENS;
+        }
+    }
+}
+
+/* The fused step of everything that is no matrix of Muon's. */
+static void lower_pieces(Lowering *lowering)
+{
+    g_autoptr(GArray) pieces = g_array_new(FALSE, TRUE, sizeof(OptimPiece));
+    g_autoptr(GArray) works = g_array_new(FALSE, TRUE, sizeof(Work));
+    lowering_each_group(lowering, collect_pieces, pieces);
+    optim_class(OPTIM_adamw)->cost((const OptimPiece *)(void *)pieces->data, (int)pieces->len, lowering->plan->moments, works);
+    int segment = lowering_start_segment(lowering, NULL, "optimizer", NULL);
+    emit_works(&lowering->emitter, works, LABEL_OPTIMIZER);
+    emit(&lowering->emitter, INSTR_MARK, STREAM_COMPUTE);
+    lowering_add_call(lowering, segment, -1, 0);
+}
+
+void lowering_optimizer(Lowering *lowering)
+{
+    lowering->emitter.phase = PHASE_OPTIMIZER;
+    lowering->emitter.is_backward = FALSE;
+    copies_reduce(lowering);
+    whole_plan(lowering->program, lowering->plan);
+    lower_rounds(lowering);
+    lower_pieces(lowering);
+    lowering_each_group(lowering, free_shard_grads, NULL);
+}
