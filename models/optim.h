@@ -34,6 +34,7 @@ typedef struct OptimSettings {
     double lr, beta1, beta2, eps, weight_decay, momentum;
     int64_t step;    /* 1 for the first */
     int64_t n_heads; /* Muon: row blocks that are orthogonalised one by one; 1 = the whole matrix */
+    double norm_floor; /* Muon: added to the norm that a matrix is divided by; 0 = 1e-7 */
     gboolean no_decay;
 } OptimSettings;
 

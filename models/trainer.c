@@ -403,6 +403,7 @@ static void update(Trainer *t, const TrainerStep *step)
         .momentum = s->momentum,
         .step = t->n_steps,
         .n_heads = 1,
+        .norm_floor = s->norm_floor,
     };
     double clip = optim_clip_factor(step->grad_norm, s->clip);
     for (guint i = 0; i < t->params->len; i++) {

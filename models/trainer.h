@@ -16,7 +16,8 @@
 
 typedef struct TrainerSettings {
     OptimKind optim;
-    gboolean per_head; /* Muon: matrices of q, k and v head by head */
+    gboolean per_head;  /* Muon: matrices of q, k and v head by head */
+    double norm_floor;  /* Muon, see OptimSettings */
     double lr;      /* after warm-up */
     int64_t warmup; /* steps over which lr rises: lr min(1, t / warmup) */
     double beta1, beta2, eps, weight_decay, momentum;

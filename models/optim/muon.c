@@ -47,7 +47,7 @@ static void orthogonalize(real *x, int64_t m, int64_t n)
 }
 
 /* One matrix [a, b], contiguous, becomes 0.2 sqrt(n) X. */
-static void orthogonal_matrix(int64_t a, int64_t b, real *g)
+static void orthogonal_matrix(int64_t a, int64_t b, real floor, real *g)
 {
     int64_t numel = a * b, m = MIN(a, b), n = MAX(a, b);
     g_autofree real *x = g_new(real, (gsize)numel);
@@ -59,7 +59,7 @@ static void orthogonal_matrix(int64_t a, int64_t b, real *g)
             x[a > b ? j * a + i : i * b + j] = v;
         }
     }
-    real unit = 1 / ((real)sqrt((double)norm) + (real)1e-7), scale = (real)(0.2 * sqrt((double)n));
+    real unit = 1 / ((real)sqrt((double)norm) + floor), scale = (real)(0.2 * sqrt((double)n));
     for (int64_t i = 0; i < numel; i++) {
         x[i] *= unit;
     }
@@ -76,7 +76,7 @@ void REAL_NAME(muon_orthogonal)(const OptimSettings *s, int64_t a, int64_t b, vo
     int64_t heads = MAX(s->n_heads, 1), rows = a / heads;
     g_assert(rows * heads == a);
     for (int64_t h = 0; h < heads; h++) {
-        orthogonal_matrix(rows, b, (real *)whole + h * rows * b);
+        orthogonal_matrix(rows, b, (real)(s->norm_floor > 0 ? s->norm_floor : 1e-7), (real *)whole + h * rows * b);
     }
 }
 

@@ -219,6 +219,7 @@ static TrainerSettings trainer_settings(const Plan *plan, const OptimSettings *o
     return (TrainerSettings){.optim = plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw,
                              .per_head = plan->muon_per_head,
                              .momentum = optim->momentum,
+                             .norm_floor = optim->norm_floor,
                              .lr = optim->lr,
                              .beta1 = optim->beta1,
                              .beta2 = optim->beta2,
@@ -261,8 +262,8 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
     g_autofree int64_t *capacities = layer_capacities(plan, routing);
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     Proof proof = {.plan = plan, .graphs = graphs, .mutation = mutation, .result = ret_proof, .seed = seed};
-    /* a large eps keeps the update smooth where a gradient is nothing but rounding */
-    proof.options.optim = (OptimSettings){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-4, .weight_decay = 0.1, .momentum = 0.95};
+    /* a large eps, or floor, keeps the update smooth where a gradient is nothing but rounding */
+    proof.options.optim = (OptimSettings){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-4, .weight_decay = 0.1, .momentum = 0.95, .norm_floor = 1e-3};
     proof.options.routing = routing;
     TrainerSettings settings = trainer_settings(plan, &proof.options.optim);
     settings.capacities = capacities;
