@@ -142,7 +142,6 @@ static void lend_laws(Laws *laws)
         {LAW_sparse_attention_backward, LAW_attention_backward},
         {LAW_concat, LAW_strided},
         {LAW_transpose, LAW_strided},
-        {LAW_conv1d, LAW_strided},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(pairs); i++) {
         LawFit *to = &laws->fits[pairs[i][0]];
