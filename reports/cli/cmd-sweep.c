@@ -6,6 +6,7 @@
 
 #include "reports-schema.h"
 #include "reports/cli/command.h"
+#include "reports/cli/sweep-mpi.h"
 #include "reports/cli/sweep-report.h"
 #include "reports/cli/sweep-run.h"
 #include "sim/base/error.h"
@@ -40,7 +41,6 @@ static gboolean read_options(const Options *options, SweepRun *run, RowFormat *r
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--threads: expected a number from 1 to 4096");
         return FALSE;
     }
-    run->n_threads = options->threads > 0 ? (int)options->threads : (int)g_get_num_processors();
     run->shard = (SweepShard){0, 1};
     run->path = options->output;
     run->resume = options->resume;
@@ -72,11 +72,45 @@ static gboolean report(const SweepRun *run, GError **error)
     return command_print(error, "%s", text);
 }
 
+/* What rank 0 does, or the only process. */
+static gboolean lead(const SweepRun *run, const CommandCall *call, GError **error)
+{
+    const Options *options = call->options;
+    gboolean done = options->merge ? sweep_merge(run, call->words + 1, call->n_words - 1, error) : sweep_run(run, error);
+    gboolean readable = run->path != NULL && g_file_test(run->path, G_FILE_TEST_IS_REGULAR);
+    sweep_mpi_dismiss();
+    return done && (!readable || report(run, error));
+}
+
+static gboolean run_loaded(SweepRun *run, int rank, const CommandCall *call, RowFormat format, GError **error)
+{
+    g_autoptr(json_t) schema = plan_schema();
+    g_autoptr(Sweep) sweep = sweep_load(call->words[0], schema, error);
+    g_autoptr(SweepLayout) layout = sweep != NULL ? sweep_layout_new(sweep, format, error) : NULL;
+    if (!sweep_mpi_agree(layout != NULL) && rank > 0) {
+        g_clear_error(error); /* rank 0 says what is wrong */
+        return TRUE;
+    }
+    if (layout == NULL) {
+        return FALSE;
+    }
+    run->sweep = sweep;
+    run->layout = layout;
+    if (rank == 0) {
+        return lead(run, call, error);
+    }
+    command_catch_interrupt(); /* rank 0 ends in good order, and sends this one home */
+    SweepWork work = {sweep, layout, run->shard, 0};
+    sweep_mpi_serve(&work, run->n_threads);
+    return TRUE;
+}
+
 static gboolean run_sweep(const CommandCall *call, GError **error)
 {
     const Options *options = call->options;
     SweepRun run = {0};
     RowFormat format;
+    int rank;
     if (!read_options(options, &run, &format, error)) {
         return FALSE;
     }
@@ -85,17 +119,13 @@ static gboolean run_sweep(const CommandCall *call, GError **error)
                     call->words[1]);
         return FALSE;
     }
-    g_autoptr(json_t) schema = plan_schema();
-    g_autoptr(Sweep) sweep = sweep_load(call->words[0], schema, error);
-    g_autoptr(SweepLayout) layout = sweep != NULL ? sweep_layout_new(sweep, format, error) : NULL;
-    if (layout == NULL) {
-        return FALSE;
+    gboolean done = sweep_mpi_begin(&rank, &run.n_ranks, error);
+    if (done) {
+        run.n_threads = options->threads > 0 ? (int)options->threads : run.n_ranks > 1 ? 1 : (int)g_get_num_processors();
+        done = run_loaded(&run, rank, call, format, error);
     }
-    run.sweep = sweep;
-    run.layout = layout;
-    gboolean done = options->merge ? sweep_merge(&run, call->words + 1, call->n_words - 1, error) : sweep_run(&run, error);
-    gboolean readable = run.path != NULL && g_file_test(run.path, G_FILE_TEST_IS_REGULAR);
-    return done && (!readable || report(&run, error));
+    sweep_mpi_end();
+    return done;
 }
 
 static const CommandOption options[] = {
@@ -103,7 +133,7 @@ static const CommandOption options[] = {
      "Write the rows there and print a report; without it rows go to standard output", "FILE"},
     {"format", 0, G_OPTION_ARG_STRING, G_STRUCT_OFFSET(Options, format),
      "csv or jsonl (default: by the end of FILE, .jsonl or .ndjson, else csv)", "NAME"},
-    {"threads", 'j', G_OPTION_ARG_INT64, G_STRUCT_OFFSET(Options, threads), "Threads (default: one for each processor)", "N"},
+    {"threads", 'j', G_OPTION_ARG_INT64, G_STRUCT_OFFSET(Options, threads), "Threads (default: one for each processor; under mpirun, one for each process)", "N"},
     {"resume", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, resume), "Go on with FILE from where it ends", NULL},
     {"shard", 0, G_OPTION_ARG_STRING, G_STRUCT_OFFSET(Options, shard), "Only the K-th of N parts, from 1", "K/N"},
     {"merge", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, merge), "Join the files of all shards, named behind SWEEP.json", NULL},

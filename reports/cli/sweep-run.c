@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "reports/cli/command.h"
+#include "reports/cli/sweep-mpi.h"
 #include "reports/cli/sweep-resume.h"
 #include "reports/cli/sweep-workers.h"
 #include "sim/base/error.h"
@@ -107,7 +108,12 @@ static gboolean write_rows(Writing *writing, int64_t first_job)
     writing->n_done = writing->n_before = first_job;
     writing->started_us = writing->flushed_us = g_get_monotonic_time();
     SweepWork work = {run->sweep, run->layout, run->shard, first_job};
-    sweep_workers_run(&work, run->n_threads, writing->n_jobs - first_job, consume, stop, writing);
+    SweepRowSink sink = {consume, stop, writing};
+    if (run->n_ranks > 1) {
+        sweep_mpi_run(&work, run->n_threads, writing->n_jobs - first_job, &sink);
+    } else {
+        sweep_workers_run(&work, run->n_threads, writing->n_jobs - first_job, &sink);
+    }
     command_progress(1, 1, "");
     return flush(writing) && writing->error == NULL;
 }

@@ -32,7 +32,8 @@ typedef struct SweepRun {
     const SweepLayout *layout;
     SweepShard shard;
     const char *path; /* NULL = standard output */
-    int n_threads;
+    int n_threads; /* of this process */
+    int n_ranks;   /* processes of the MPI job; 1 = none but this one */
     gboolean resume;
 } SweepRun;
 

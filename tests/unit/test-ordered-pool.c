@@ -68,6 +68,50 @@ static gboolean stop(void *data)
     return count->stop_at >= 0 && count->next >= count->stop_at;
 }
 
+static OrderedPool pool_of(int threads, int64_t block, Count *count)
+{
+    return (OrderedPool){.n_threads = threads,
+                         .block = block,
+                         .worker_new = worker_new,
+                         .worker_free = g_free,
+                         .work = work,
+                         .consume = consume,
+                         .discard = discard,
+                         .stop = stop,
+                         .data = count};
+}
+
+/* Others than the pool's threads: two that take a block each and give it back at once, from the last job to the first. */
+static void poll_others(OrderedRun *run, void *data)
+{
+    int64_t worker = 0, first, end;
+    for (int i = 0; i < 2; i++) {
+        if (ordered_run_take(run, &first, &end)) {
+            for (int64_t job = end; job-- > first;) {
+                ordered_run_publish(run, job, work(&worker, job, data));
+            }
+        }
+    }
+}
+
+static void test_others(void **state)
+{
+    (void)state;
+    for (int threads = 0; threads <= 2; threads++) {
+        Count count = {.n_jobs = 300, .end_at = -1, .stop_at = -1};
+        OrderedPool pool = pool_of(threads, 8, &count);
+        pool.n_others = 2;
+        pool.poll = poll_others;
+        check_int(ordered_pool_run(&pool, 300), 300);
+        check_int(count.next, 300);
+        check_int(count.n_freed, 300);
+        Count ended = {.n_jobs = 300, .end_at = 77, .stop_at = -1};
+        pool.data = &ended;
+        check_int(ordered_pool_run(&pool, 300), 77);
+        check_int(ended.n_freed, ended.next + 1 + ended.n_held); /* what was not consumed is freed too */
+    }
+}
+
 static void test_order(void **state)
 {
     (void)state;
@@ -76,12 +120,12 @@ static void test_order(void **state)
         for (int64_t block = 1; block <= 32; block *= 8) {
             for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
                 Count count = {.n_jobs = sizes[i], .end_at = -1, .stop_at = -1};
-                OrderedPool pool = {threads, block, worker_new, g_free, work, consume, discard, stop, &count};
+                OrderedPool pool = pool_of(threads, block, &count);
                 check_int(ordered_pool_run(&pool, sizes[i]), sizes[i]);
                 check_int(count.next, sizes[i]);
                 check_int(count.n_freed, sizes[i]);
                 assert_true(count.n_workers <= threads);
-                assert_true(count.n_held_max <= 4 * threads * block); /* the window: not what the length asks for */
+                assert_true(count.n_held_max <= 4 * threads * block + 1); /* the window, not the length; and the one consumed */
             }
         }
     }
@@ -93,7 +137,7 @@ static void test_end(void **state)
     (void)state;
     for (int64_t at = 0; at < 200; at += 37) {
         Count ended = {.n_jobs = 500, .end_at = at, .stop_at = -1};
-        OrderedPool pool = {4, 8, worker_new, g_free, work, consume, discard, stop, &ended};
+        OrderedPool pool = pool_of(4, 8, &ended);
         check_int(ordered_pool_run(&pool, 500), at);
         check_int(ended.next, at);
         Count stopped = {.n_jobs = 500, .end_at = -1, .stop_at = at};
@@ -108,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_end),
+        cmocka_unit_test(test_others),
     };
     return cmocka_run_group_tests_name("ordered-pool", tests, NULL, NULL);
 }
