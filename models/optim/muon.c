@@ -155,7 +155,10 @@ static void newton_schulz_cost(const OptimPiece *piece, GArray *works)
         int64_t read = products[i].m * products[i].k + products[i].n * products[i].k,
                 write = products[i].m * products[i].n;
         double flops = 2.0 * (double)write * (double)products[i].k;
-        read += i > 0 ? write : 0; /* addmm: the second and third product add to A and X */
+        if (i > 0) { /* addmm: the second and third product add to copies of A and X */
+            optim_work(works, WORK_COPY, 0, count * write * b, count * write * b)->n_launches = OPTIM_MUON_STEPS;
+            read += write;
+        }
         Work *work = optim_work(works, count > 1 ? WORK_GROUPED_GEMM : products[i].law, flops * (double)count,
                                 count * read * b, count * write * b);
         work->dtype = DTYPE_BF16;
