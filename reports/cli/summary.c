@@ -241,6 +241,21 @@ static void append_collectives(GString *out, const Result *result)
     text_append_table(out, table, 0);
 }
 
+/* Groups that draw tokens of their own: the load that the step waits for, by their number. */
+static void append_replicas(GString *out, const Result *result)
+{
+    if (result->group_growth->len < 2) {
+        return;
+    }
+    g_string_append_printf(out, "%-*s  busiest rank of", LABEL, "");
+    for (guint i = 0; i < result->group_growth->len; i++) {
+        const ResultGrowth *entry = &g_array_index(result->group_growth, ResultGrowth, i);
+        g_string_append_printf(out, "%s %" G_GINT64_FORMAT ": %.3f x", i > 0 ? "," : "", entry->n, entry->rank_load_max_over_mean);
+    }
+    g_string_append_printf(out, " expert-parallel groups; sampled %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT "\n", result->groups_sampled,
+                           result->groups_in_all);
+}
+
 static void append_moe(GString *out, const Plan *plan, const Result *result)
 {
     if (plan->model->n_experts == 0) {
@@ -250,6 +265,18 @@ static void append_moe(GString *out, const Plan *plan, const Result *result)
     g_string_append_printf(out,
                            "\n%-*sbusiest expert %.2f x the mean, busiest rank %.2f x; all-to-all %s GiB per rank\n",
                            LABEL, "Routing", result->expert_load_max_over_mean, result->rank_load_max_over_mean, sent);
+    if (result->expert_capacity > 0) {
+        g_string_append_printf(out, "%-*s  an expert takes at most %" G_GINT64_FORMAT " rows of a rank; dropped %.2f %%, padding %.2f %%\n", LABEL,
+                               "", result->expert_capacity, 100 * result->dropped_fraction, 100 * result->padding_fraction);
+    }
+    append_replicas(out, result);
+    if (plan->moe.replace_every > 0) {
+        g_autofree char *bytes = text_gib(result->replacement_bytes_per_rank);
+        g_autofree char *time = text_seconds(result->replacement_s);
+        g_string_append_printf(out, "%-*s  every %" G_GINT64_FORMAT " steps %" G_GINT64_FORMAT " experts move, %s GiB of a rank in %s; busiest rank %.3f x to %.3f x\n",
+                               LABEL, "", plan->moe.replace_every, result->replacement_moved_experts, bytes, time,
+                               result->replacement_load_before, result->replacement_load_after);
+    }
 }
 
 /* ---- what to know ---- */

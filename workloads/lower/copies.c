@@ -14,6 +14,25 @@ SimTime copies_exchange_ns(const Plan *plan, const int64_t *bytes, int64_t self,
     return coll_all_to_all_ns(plan->cluster, &group, inside, outside, 0, ret_evidence);
 }
 
+int64_t copies_slot_bytes(const Plan *plan, const ModelGraph *graphs)
+{
+    int64_t slots = plan_expert_slots(plan) / plan->ep, most = 0;
+    for (guint k = 0; k < graphs->kinds->len; k++) {
+        const Graph *graph = g_ptr_array_index(graphs->kinds, k);
+        int64_t sum = 0;
+        for (guint i = 0; i < graph->params->len; i++) {
+            const GraphParam *param = graph_param(graph, (int)i);
+            if (param->split == PARAM_EXPERT && param->role != PARAM_BUFFER) {
+                OptimPiece piece = lowering_optim_piece(plan, param);
+                sum += dtype_bytes(plan->parameters, piece.numel);
+                sum += fsdp_has_grad(param) ? optim_class(OPTIM_adamw)->state_bytes(&piece, plan->moments) : 0;
+            }
+        }
+        most = MAX(most, sum / slots);
+    }
+    return most;
+}
+
 /*
  * Bytes that a rank sends to each peer when the copies of its slots are summed: an all-reduce among m holders sends
  * 2 (m - 1) / m of a slot, evenly to the others. Returns their sum.
@@ -50,7 +69,8 @@ static SimTime sum_ns(const Lowering *lowering, const Placement *placement, int6
             longest = ns;
             *ret_evidence = evidence;
         }
-        *ret_bytes = rank == lowering->ep_rank ? sum : *ret_bytes;
+        gboolean is_meant = lowering->ep_rank == LOWER_HOTTEST ? longest == ns : rank == lowering->ep_rank;
+        *ret_bytes = is_meant ? sum : *ret_bytes;
     }
     return longest;
 }
@@ -64,7 +84,7 @@ void copies_reduce(Lowering *lowering)
     }
     for (int64_t layer = 0; layer < lowering->graphs->n_layers; layer++) {
         const GroupSite *site = &lowering->experts[layer];
-        RowCounts rows = routing_row_counts(plan, lowering->routing, plan_moe_layer(plan, layer), lowering->ep_rank);
+        RowCounts rows = routing_row_counts(plan, lowering->routing, plan_moe_layer(plan, layer), MAX(lowering->ep_rank, 0));
         if (rows.placement == NULL || site->group == NULL || site->group->n_trainable == 0) {
             continue;
         }

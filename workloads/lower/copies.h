@@ -11,6 +11,9 @@
 /* Appends the sums over copies, layer by layer; nothing without redundant experts. The emitter stands in the optimizer phase. */
 void copies_reduce(Lowering *lowering);
 
+/* Bytes of a rank's shard of one slot of an expert in a MoE layer (of the fullest kind): weights and optimizer state. */
+int64_t copies_slot_bytes(const Plan *plan, const ModelGraph *graphs);
+
 /*
  * Time of exchanging the experts' slots among the ranks of an EP group: bytes[peer] of the busiest rank's send side, by rank
  * of the group. Closed form, as an all-to-all.

@@ -29,11 +29,6 @@ ModelGraph *lower_graphs(const Plan *plan)
     return model_graph_new(plan->model, &options);
 }
 
-int64_t lower_n_classes(const Plan *plan, const Routing *routing)
-{
-    return plan->ep > 1 && routing != NULL ? plan->ep : 1;
-}
-
 static void gather_root(StepState *state)
 {
     Lowering *lowering = state->lowering;

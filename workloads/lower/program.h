@@ -201,6 +201,7 @@ typedef struct Program {
     GArray *sites;       /* ProgramSite */
     GPtrArray *groups;   /* struct FsdpGroup, owned */
     GArray *whole_units, *whole_rounds; /* WholeUnit, WholeRound: matrices that Muon orthogonalises (whole.h) */
+    gint32 ep_group;     /* of the sampled expert-parallel groups: classes of one group meet in its exchanges */
     gint32 inputs;       /* the static buffer of token ids and labels */
     gint32 n_buffers, n_tokens;
     gboolean keeps_works; /* segments list the works of their kernels, for reports */

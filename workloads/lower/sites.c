@@ -1,3 +1,4 @@
+#include "workloads/lower/hottest.h"
 #include "workloads/lower/lowering.h"
 #include "workloads/lower/whole.h"
 
@@ -137,6 +138,20 @@ static AllToAll price_exchange(const Lowering *lowering, int table)
     return exchange;
 }
 
+/* Rank of the expert-parallel group whose rows a MoE layer has. hottest[table]: 1 + those found so far. */
+static int64_t layer_rank(const Lowering *lowering, int64_t layer, int64_t moe_layer, int64_t *hottest)
+{
+    if (lowering->routing == NULL || lowering->ep_rank != LOWER_HOTTEST) {
+        return MAX(lowering->ep_rank, 0);
+    }
+    int64_t *known = &hottest[routing_table(lowering->routing, moe_layer)];
+    if (*known == 0) {
+        const Graph *graph = lowering_layer_graph(lowering, layer);
+        *known = 1 + hottest_rank(lowering->plan, graph, lowering->routing, moe_layer, lowering->emitter.prices).rank;
+    }
+    return *known - 1;
+}
+
 static void count_rows(Lowering *lowering)
 {
     const Plan *plan = lowering->plan;
@@ -145,9 +160,11 @@ static void count_rows(Lowering *lowering)
     lowering->exchanges = g_new0(AllToAll, model->n_layers);
     lowering->loads = g_new0(gint32, model->n_layers);
     int64_t moe_layer = 0;
+    g_autofree int64_t *hottest = g_new0(int64_t, lowering->routing != NULL ? routing_n_tables(lowering->routing) : 1);
     for (int64_t i = 0; i < model->n_layers; i++) {
         gboolean is_moe = model->layers[i].ffn == FFN_MOE;
-        lowering->rows[i] = routing_row_counts(plan, lowering->routing, is_moe ? moe_layer : -1, lowering->ep_rank);
+        lowering->rows[i] =
+            routing_row_counts(plan, lowering->routing, is_moe ? moe_layer : -1, is_moe ? layer_rank(lowering, i, moe_layer, hottest) : 0);
         if (!is_moe) {
             continue;
         }

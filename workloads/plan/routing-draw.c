@@ -178,6 +178,15 @@ void routing_expert_shares(const RoutingSpec *spec, int table, const double *pop
     }
 }
 
+double routing_scattered(const RoutingSpec *spec, int table, int window, int64_t expert, double share, double tokens,
+                         double sequences)
+{
+    double of_sequence = natural_spread_of_sequence * (1 - share) * share * tokens;
+    double variance = tokens * share * (1 - share) + of_sequence * of_sequence / sequences;
+    uint64_t index = ((uint64_t)window << 20 | (uint64_t)table) * (uint64_t)spec->experts + (uint64_t)expert;
+    return fmax(0, tokens * share + sqrt(variance) * rng_normal(spec->seed, RNG_PLACEMENT, index));
+}
+
 /* One sequence of n tokens: adds its tokens. index: first of two normal numbers per expert. */
 static void draw_sequence(const RoutingSpec *spec, const double *share, int64_t n, uint64_t index, int64_t *tokens)
 {

@@ -195,6 +195,30 @@ static void measured_share(const RoutingSpec *spec, const int64_t *tokens, doubl
     routing_shares(weights, spec->experts, (double)spec->top_k, ret_share);
 }
 
+int routing_spec_tables(const RoutingSpec *spec)
+{
+    if (spec->kind == PLAN_ROUTING_MEASURED) {
+        return (int)MAX(json_array_size(spec->loads), 1);
+    }
+    return (int)CLAMP(spec->layer_draws, 1, MAX(spec->n_layers, 1));
+}
+
+void routing_table_shares(const RoutingSpec *spec, int table, double *ret_share)
+{
+    if (spec->kind == PLAN_ROUTING_MEASURED) {
+        g_autofree int64_t *tokens = g_new0(int64_t, spec->n_ranks * spec->experts);
+        gboolean ok = routing_read_layer(json_array_get(spec->loads, (size_t)table), spec, "load_file", tokens, NULL);
+        g_assert(ok);
+        measured_share(spec, tokens, ret_share);
+    } else if (spec->kind == PLAN_ROUTING_ROUTER) {
+        router_load(spec, table, ret_share);
+    } else {
+        g_autofree double *popularity = g_new(double, spec->experts);
+        routing_popularity(spec, popularity);
+        routing_expert_shares(spec, table, popularity, ret_share);
+    }
+}
+
 /* The first group is the measured one; others draw around its shares. */
 static gboolean routing_fill_measured(Routing *routing, const char *place, GError **error)
 {

@@ -72,6 +72,14 @@ gboolean routing_is_needed(const Plan *plan);
  */
 void routing_popularity(const RoutingSpec *spec, double *ret_share);
 
+/* Number of tables of a spec, and the expected share of each expert in one: ret_share[experts]. Measured loads must fit. */
+int routing_spec_tables(const RoutingSpec *spec);
+void routing_table_shares(const RoutingSpec *spec, int table, double *ret_share);
+
+/* Tokens of an expert with that share, of so many drawn in so many sequences; draws of another window are others. */
+double routing_scattered(const RoutingSpec *spec, int table, int window, int64_t expert, double share, double tokens,
+                         double sequences);
+
 /* Loads of a spec. Fails on measured loads whose shape does not fit (place is "FILE: path" for the message, or NULL).
  */
 Routing *routing_new(const RoutingSpec *spec, const char *place, GError **error);

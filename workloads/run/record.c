@@ -137,7 +137,7 @@ static void on_ran(void *self, const StepSite *site, SimTime start_ns, SimTime e
     if (record->shown[site->rank_class]) {
         record->begin_ns = MIN(record->begin_ns, start_ns);
     }
-    if (instr->kind == INSTR_COLLECTIVE && step_group_meets(recorder->n_classes, (GroupKind)instr->group)) {
+    if (instr->kind == INSTR_COLLECTIVE && step_group_meets((Program *const *)(void *)recorder->record->programs->pdata, recorder->n_classes, (GroupKind)instr->group)) {
         kernel.meeting = recorder->n_meetings;
         note_meeting(recorder, &kernel);
     } else if (record->shown[site->rank_class]) {
@@ -235,7 +235,7 @@ RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kern
     if (!run_routing(plan, &record->routing, error)) {
         return NULL;
     }
-    int64_t n = lower_n_classes(plan, record->routing);
+    int64_t n = record->routing != NULL ? plan->ep : 1;
     g_autofree LedgerWalk **walks = g_new0(LedgerWalk *, (gsize)n);
     g_autofree int64_t *held = g_new0(int64_t, (gsize)(n * N_MEM_TAGS));
     g_autofree SimTime *phase_ns = g_new0(SimTime, (gsize)n);

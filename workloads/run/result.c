@@ -48,6 +48,7 @@ Result *result_new(void)
     result->collectives = g_ptr_array_new_with_free_func(collective_free);
     result->warnings = g_ptr_array_new_with_free_func(g_free);
     result->advice = g_ptr_array_new_with_free_func(g_free);
+    result->group_growth = g_array_new(FALSE, TRUE, sizeof(ResultGrowth));
     return result;
 }
 
@@ -60,6 +61,7 @@ void result_free(Result *result)
     g_ptr_array_unref(result->collectives);
     g_ptr_array_unref(result->warnings);
     g_ptr_array_unref(result->advice);
+    g_array_unref(result->group_growth);
     g_free(result->peak_place);
     g_free(result);
 }
@@ -138,6 +140,37 @@ static json_t *parameters_to_json(const Result *result)
     return parameters;
 }
 
+/* Sampled groups, and how the busiest rank's load grows with their number. */
+static json_t *replicas_to_json(const Result *result)
+{
+    json_t *replicas = json_object();
+    json_t *growth = json_array();
+    set_int(replicas, "in_all", result->groups_in_all);
+    set_int(replicas, "sampled", result->groups_sampled);
+    set_int(replicas, "simulated", result->groups_simulated);
+    for (guint i = 0; i < result->group_growth->len; i++) {
+        const ResultGrowth *entry = &g_array_index(result->group_growth, ResultGrowth, i);
+        json_t *row = json_object();
+        set_int(row, "replicas", entry->n);
+        set_number(row, "rank_load_max_over_mean", entry->rank_load_max_over_mean);
+        json_array_append_new(growth, row);
+    }
+    json_object_set_new(replicas, "growth", growth);
+    return replicas;
+}
+
+static json_t *replacement_to_json(const Result *result)
+{
+    json_t *replacement = json_object();
+    set_int(replacement, "moved_experts", result->replacement_moved_experts);
+    set_int(replacement, "bytes_per_rank", result->replacement_bytes_per_rank);
+    set_number(replacement, "move_s", result->replacement_s);
+    set_number(replacement, "s_per_step", result->replacement_s_per_step);
+    set_number(replacement, "rank_load_before", result->replacement_load_before);
+    set_number(replacement, "rank_load_after", result->replacement_load_after);
+    return replacement;
+}
+
 static json_t *moe_to_json(const Result *result)
 {
     json_t *moe = json_object();
@@ -145,6 +178,11 @@ static json_t *moe_to_json(const Result *result)
     set_number(moe, "expert_load_max_over_mean", result->expert_load_max_over_mean);
     set_number(moe, "rank_load_max_over_mean", result->rank_load_max_over_mean);
     set_int(moe, "all_to_all_bytes_per_rank", result->all_to_all_bytes_per_rank);
+    set_number(moe, "padding_fraction", result->padding_fraction);
+    set_int(moe, "expert_capacity", result->expert_capacity);
+    set_int(moe, "busiest_rank", result->busiest_rank);
+    json_object_set_new(moe, "replicas", replicas_to_json(result));
+    json_object_set_new(moe, "replacement", replacement_to_json(result));
     return moe;
 }
 

@@ -27,6 +27,12 @@ typedef struct ResultCollective {
     double seconds;
 } ResultCollective;
 
+/* Expected load of the busiest rank among n expert-parallel groups. */
+typedef struct ResultGrowth {
+    int64_t n;
+    double rank_load_max_over_mean;
+} ResultGrowth;
+
 typedef struct Result {
     int64_t ranks;
     double step_time_s;
@@ -45,7 +51,13 @@ typedef struct Result {
     int64_t at_peak[N_MEM_TAGS];
     int64_t mean_rank_peak_bytes;
     int64_t params_total, params_active, params_trainable, params_per_rank;
-    double dropped_fraction, expert_load_max_over_mean, rank_load_max_over_mean;
+    double dropped_fraction, padding_fraction, expert_load_max_over_mean, rank_load_max_over_mean;
+    int64_t expert_capacity; /* rows of one rank that an expert takes in the layer that takes most; 0 = all */
+    int64_t busiest_rank;
+    int64_t groups_sampled, groups_simulated, groups_in_all; /* expert-parallel groups with tokens of their own */
+    GArray *group_growth;                                    /* ResultGrowth */
+    int64_t replacement_moved_experts, replacement_bytes_per_rank;
+    double replacement_s, replacement_s_per_step, replacement_load_before, replacement_load_after;
     int64_t all_to_all_bytes_per_rank;
     GPtrArray *warnings;          /* char * */
     GPtrArray *advice;            /* char *: what would have to change if it does not fit */

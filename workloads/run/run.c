@@ -7,24 +7,19 @@
 #include "models/params.h"
 #include "sim/base/error.h"
 #include "workloads/lower/lower.h"
-#include "workloads/run/ledger.h"
+#include "workloads/run/groups.h"
+#include "workloads/run/run-moe.h"
 #include "workloads/run/step.h"
 
 /* Everything that a run makes on the way to its result. */
 typedef struct Run {
     const Plan *plan;
     const ModelGraph *graphs;
-    const Routing *routing; /* NULL: even */
-    GPtrArray *programs;    /* Program, one per class */
-    Ledger *ledgers;        /* one per class */
+    RunGroups groups;
+    GroupMemory memory;
     StepTimes times;
     ModelFlops flops;
 } Run;
-
-static void program_destroy(void *program)
-{
-    program_free(program);
-}
 
 static double seconds(SimTime ns)
 {
@@ -42,39 +37,18 @@ gboolean run_routing(const Plan *plan, Routing **ret_routing, GError **error)
     return *ret_routing != NULL;
 }
 
-static gboolean run_ledgers(Run *run, GError **error)
+static void fill_memory(const Run *run, Result *result)
 {
     const Device *device = run->plan->cluster->device;
-    for (guint c = 0; c < run->programs->len; c++) {
-        if (!ledger_run(g_ptr_array_index(run->programs, c), device->usable_bytes - device->non_framework_bytes,
-                        &run->ledgers[c], error)) {
-            return FALSE;
-        }
-    }
-    return TRUE;
-}
-
-static void fill_memory(const Run *run, const RunOptions *options, Result *result)
-{
-    const Device *device = run->plan->cluster->device;
-    guint chosen = 0;
-    double sum = 0;
-    for (guint c = 0; c < run->programs->len; c++) {
-        sum += (double)run->ledgers[c].peak_bytes;
-        chosen = run->ledgers[c].peak_bytes > run->ledgers[chosen].peak_bytes ? c : chosen;
-    }
-    if (options != NULL && options->memory_rank >= 0) {
-        chosen = (guint)(options->memory_rank % (int64_t)run->programs->len);
-    }
-    const Ledger *ledger = &run->ledgers[chosen];
+    const Ledger *ledger = &run->memory.ledger;
     result->peak_memory_bytes = ledger->peak_bytes;
     result->reserved_memory_bytes = ledger->reserved_bytes;
-    result->static_memory_bytes = lower_static_bytes(g_ptr_array_index(run->programs, chosen));
+    result->static_memory_bytes = lower_static_bytes(run->memory.program);
     result->after_forward_memory_bytes = ledger->after_forward_bytes;
-    result->peak_rank = (int64_t)chosen;
+    result->peak_rank = run->memory.rank;
     result->peak_place = ledger_peak_place(ledger);
     memcpy(result->at_peak, ledger->at_peak, sizeof result->at_peak);
-    result->mean_rank_peak_bytes = (int64_t)(sum / run->programs->len);
+    result->mean_rank_peak_bytes = run->memory.mean_peak_bytes;
     result->capacity_bytes = device->usable_bytes;
     result->non_framework_bytes = device->non_framework_bytes;
     result->fits = ledger->peak_bytes + device->non_framework_bytes <= device->usable_bytes;
@@ -148,7 +122,7 @@ static void fill_rates(const Run *run, Result *result)
     double peak = plan->cluster->device->peak_flops_per_s[plan->compute];
     double per_token = run->flops.forward + run->flops.backward;
     double tokens_per_gpu = tokens / (double)plan->cluster->n_ranks;
-    result->step_time_s = seconds(run->times.step_ns);
+    result->step_time_s = seconds(run->times.step_ns) + result->replacement_s_per_step;
     result->tokens_per_s = tokens / result->step_time_s;
     result->tokens_per_s_per_gpu = tokens_per_gpu / result->step_time_s;
     result->useful_tokens_per_s_per_gpu = result->tokens_per_s_per_gpu * (1 - result->dropped_fraction);
@@ -177,12 +151,15 @@ static void fill_times(const Run *run, Result *result)
     }
 }
 
-static int64_t trainable_numel(const Graph *graph)
+/* Copies of an expert train as one. */
+static int64_t trainable_numel(const Plan *plan, const Graph *graph)
 {
     int64_t sum = 0;
     for (guint i = 0; i < graph->params->len; i++) {
         const GraphParam *param = graph_param(graph, (int)i);
-        sum += param->trainable ? graph_param_numel(param) : 0;
+        int64_t numel = graph_param_numel(param);
+        numel = param->split == PARAM_EXPERT ? numel / param->dims[0] * plan->model->n_experts : numel;
+        sum += param->trainable ? numel : 0;
     }
     return sum;
 }
@@ -198,11 +175,11 @@ static int64_t local_numel(const Plan *plan, const Graph *graph)
     return sum;
 }
 
-static int64_t model_trainable_numel(const ModelGraph *graphs)
+static int64_t model_trainable_numel(const Plan *plan, const ModelGraph *graphs)
 {
-    int64_t sum = trainable_numel(graphs->embedding) + trainable_numel(graphs->head);
+    int64_t sum = trainable_numel(plan, graphs->embedding) + trainable_numel(plan, graphs->head);
     for (int64_t i = 0; i < graphs->n_layers; i++) {
-        sum += trainable_numel(g_ptr_array_index(graphs->kinds, graphs->layer_kind[i]));
+        sum += trainable_numel(plan, g_ptr_array_index(graphs->kinds, graphs->layer_kind[i]));
     }
     return sum;
 }
@@ -214,35 +191,11 @@ static void fill_parameters(const Run *run, Result *result)
     param_counts(run->plan->model, &counts);
     result->params_total = counts.total;
     result->params_active = counts.active;
-    result->params_trainable = model_trainable_numel(graphs);
+    result->params_trainable = model_trainable_numel(run->plan, graphs);
     result->params_per_rank = local_numel(run->plan, graphs->embedding) + local_numel(run->plan, graphs->head);
     for (int64_t i = 0; i < graphs->n_layers; i++) {
         const Graph *graph = g_ptr_array_index(graphs->kinds, graphs->layer_kind[i]);
         result->params_per_rank += local_numel(run->plan, graph);
-    }
-}
-
-static void fill_moe(const Run *run, Result *result)
-{
-    const Model *model = run->plan->model;
-    result->expert_load_max_over_mean = result->rank_load_max_over_mean = model->n_experts > 0 ? 1 : NAN;
-    if (run->routing == NULL && model->n_experts > 0) {
-        /* equal in expectation over ranks; single experts spread as random router weights make them */
-        RoutingSpec spec = routing_spec(run->plan, run->plan->seq_len * run->plan->micro_batch, run->plan->micro_batch);
-        g_autofree double *share = g_new(double, model->n_experts);
-        routing_popularity(&spec, share);
-        result->expert_load_max_over_mean = share[0] * (double)model->n_experts / (double)model->top_k;
-    }
-    if (run->routing == NULL) {
-        return;
-    }
-    int n_tables = routing_n_tables(run->routing);
-    for (int t = 0; t < n_tables; t++) {
-        RoutingStats stats;
-        routing_stats(run->routing, t, &stats);
-        result->expert_load_max_over_mean = MAX(result->expert_load_max_over_mean, stats.expert_max_over_mean);
-        result->rank_load_max_over_mean = MAX(result->rank_load_max_over_mean, stats.rank_max_over_mean);
-        result->dropped_fraction += stats.dropped_frac / n_tables;
     }
 }
 
@@ -288,16 +241,16 @@ static void fill_advice(const Run *run, Result *result)
     }
 }
 
-static Result *fill_result(const Run *run, const RunOptions *options)
+static Result *fill_result(const Run *run)
 {
     Result *result = result_new();
     result->ranks = run->plan->cluster->n_ranks;
-    fill_moe(run, result);
+    run_moe_fill(&run->groups, result);
     fill_rates(run, result);
     fill_times(run, result);
     fill_operators(run, result);
     fill_collectives(run, result);
-    fill_memory(run, options, result);
+    fill_memory(run, result);
     fill_parameters(run, result);
     fill_advice(run, result);
     for (guint i = 0; i < run->plan->warnings->len; i++) {
@@ -309,21 +262,17 @@ static Result *fill_result(const Run *run, const RunOptions *options)
 Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
 {
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
-    g_autoptr(Routing) routing = NULL;
-    g_autoptr(GPtrArray) programs = g_ptr_array_new_with_free_func(program_destroy);
-    if (!run_routing(plan, &routing, error)) {
+    Run run = {.plan = plan, .graphs = graphs};
+    Result *result = NULL;
+    if (!run_groups_init(&run.groups, plan, graphs, error)) {
         return NULL;
     }
-    int64_t n_classes = lower_n_classes(plan, routing);
-    g_autofree Ledger *ledgers = g_new0(Ledger, n_classes);
-    for (int64_t c = 0; c < n_classes; c++) {
-        g_ptr_array_add(programs, lower_plan(plan, graphs, routing, c));
-    }
-    Run run = {.plan = plan, .graphs = graphs, .routing = routing, .programs = programs, .ledgers = ledgers};
     model_graph_flops(graphs, plan->model, plan->seq_len, &run.flops);
-    if (!run_ledgers(&run, error) ||
-        !step_run(plan, (Program *const *)(void *)programs->pdata, n_classes, &run.times, error)) {
-        return NULL;
+    if (run_groups_memory(&run.groups, options != NULL ? options->memory_rank : -1, &run.memory, error) &&
+        step_run(plan, (Program *const *)(void *)run.groups.programs->pdata, run.groups.programs->len, &run.times, error)) {
+        result = fill_result(&run);
     }
-    return fill_result(&run, options);
+    group_memory_clear(&run.memory);
+    run_groups_clear(&run.groups);
+    return result;
 }

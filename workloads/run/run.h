@@ -16,7 +16,10 @@ typedef struct RunOptions {
 /* Predicts one training step. options may be NULL. */
 Result *run_plan(const Plan *plan, const RunOptions *options, GError **error);
 
-/* Expert loads that differ between ranks, or NULL: balanced routing gives every rank the same rows in expectation. */
+/*
+ * Expert loads of the first expert-parallel group where they differ between ranks, or NULL: balanced routing gives every rank
+ * the same rows in expectation.
+ */
 gboolean run_routing(const Plan *plan, Routing **ret_routing, GError **error);
 
 /* Size and place of a group of the plan. */

@@ -298,9 +298,10 @@ static gboolean is_any_lane(const void *data, int lane)
     return TRUE;
 }
 
-gboolean step_group_meets(int64_t n_classes, GroupKind group)
+gboolean step_group_meets(Program *const *programs, int64_t n_classes, GroupKind group)
 {
-    return n_classes > 1 && (group == GROUP_DENSE || group == GROUP_EP);
+    gboolean one_group = n_classes < 2 || programs[0]->ep_group == programs[1]->ep_group;
+    return n_classes > 1 && (group == GROUP_DENSE || (group == GROUP_EP) == one_group);
 }
 
 static void step_build(Step *step, Program *const *programs, const ShareLaw *law)
@@ -321,7 +322,7 @@ static void step_build(Step *step, Program *const *programs, const ShareLaw *law
         }
     }
     for (int g = 0; g < N_GROUP_KINDS; g++) {
-        gboolean meets = step_group_meets(step->n_classes, (GroupKind)g);
+        gboolean meets = step_group_meets(programs, step->n_classes, (GroupKind)g);
         for (int s = 0; s < N_STREAMS; s++) {
             step->groups[g][s] = meets ? streams_add_group(step->streams, (int)step->n_classes) : -1;
         }

@@ -60,8 +60,11 @@ typedef struct StepObserver {
 gboolean step_observe(const Plan *plan, Program *const *programs, int64_t n_classes, int64_t n_repeats,
                       const StepObserver *observer, StepTimes *ret_times, GError **error);
 
-/* Whether collectives of that group are one rendezvous of all classes. */
-gboolean step_group_meets(int64_t n_classes, GroupKind group);
+/*
+ * Whether classes meet in the collectives of a group: the ranks of one expert-parallel group in its exchanges, one class each
+ * of several groups where parameters are gathered and reduced. Classes are the one or the other.
+ */
+gboolean step_group_meets(Program *const *programs, int64_t n_classes, GroupKind group);
 
 /* The same with every repeated micro-batch simulated: what step_run must equal. For tests. */
 gboolean step_run_unfolded(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error);

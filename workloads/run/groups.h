@@ -1,0 +1,54 @@
+/*
+ * Groups: the sampled expert-parallel groups of a run, each with tokens of its own.
+ *
+ * Every data-parallel replica of the experts draws its own routing, and the step waits for the slowest. A run samples some
+ * groups, simulates side by side those that can decide (a group whose every duration another one reaches cannot), and says
+ * how the busiest rank's load grows with the number of groups: by order statistics within the sample, by an extreme-value
+ * fit beyond it.
+ */
+#pragma once
+
+#include "workloads/lower/lower.h"
+#include "workloads/run/ledger.h"
+
+/* How something grows with the number of groups: the expected largest of n. */
+typedef struct GroupGrowth {
+    int64_t n;
+    double rank_load_max_over_mean;
+} GroupGrowth;
+
+typedef struct RunGroups {
+    const Plan *plan;
+    const ModelGraph *graphs;
+    int64_t n_all;       /* expert-parallel groups of the cluster */
+    GPtrArray *routings; /* Routing of each sampled group; empty: every rank of every group has the same rows */
+    GPtrArray *programs; /* Program in time of each group that is simulated, the slowest alone first */
+} RunGroups;
+
+/* Samples the groups of a plan and lowers their programs. Fails on loads that do not fit the plan. */
+gboolean run_groups_init(RunGroups *groups, const Plan *plan, const ModelGraph *graphs, GError **error);
+void run_groups_clear(RunGroups *groups);
+
+/* The sampled group whose busiest rank has most, and its busiest table; statistics of that. Only with routings. */
+const Routing *run_groups_busiest(const RunGroups *groups, RoutingStats *ret_stats);
+
+/* Sums over all sampled groups and MoE layers. */
+typedef struct GroupTotals {
+    int64_t n_routed, n_kept, n_dropped, n_computed; /* computed: padding included */
+} GroupTotals;
+void run_groups_totals(const RunGroups *groups, GroupTotals *ret_totals);
+
+/* Expected largest load of 1, 2, 4, … sampled groups, and of all of the cluster: GroupGrowth. Caller unrefs. */
+GArray *run_groups_growth(const RunGroups *groups);
+
+/* Memory of ranks. */
+typedef struct GroupMemory {
+    Ledger ledger;        /* of the rank that is reported */
+    Program *program;     /* its own; the ledger's place lies in it */
+    int64_t rank;         /* in the cluster */
+    int64_t mean_peak_bytes; /* over ranks at even places of the order by load */
+} GroupMemory;
+
+/* The fullest rank of the sampled groups, or a given rank of the first one (rank >= 0). Clear frees the program. */
+gboolean run_groups_memory(const RunGroups *groups, int64_t rank, GroupMemory *ret_memory, GError **error);
+void group_memory_clear(GroupMemory *memory);
