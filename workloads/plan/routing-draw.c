@@ -18,6 +18,13 @@
 static const double natural_spread = 0.175;
 static const double natural_spread_of_sequence = 0.24;
 
+/*
+ * Under zipf each token's log-scores carry a Gumbel noise of scale 1 besides. The tail of a normal score of deviation 0.9
+ * falls by 1.8 / 0.9 per unit where 6 of 64 lie above, a Gumbel one's by 1: the same shift of scores moves popularity half
+ * as far.
+ */
+static const double zipf_spread_of_sequence = 0.12;
+
 /* More sequences than this are drawn as so many longer ones. */
 enum { DRAWN_SEQUENCES_MAX = 8 };
 
@@ -178,10 +185,15 @@ void routing_expert_shares(const RoutingSpec *spec, int table, const double *pop
     }
 }
 
+static double sequence_spread(const RoutingSpec *spec)
+{
+    return spec->kind == PLAN_ROUTING_ZIPF ? zipf_spread_of_sequence : natural_spread_of_sequence;
+}
+
 double routing_scattered(const RoutingSpec *spec, int table, int window, int64_t expert, double share, double tokens,
                          double sequences)
 {
-    double of_sequence = natural_spread_of_sequence * (1 - share) * share * tokens;
+    double of_sequence = sequence_spread(spec) * (1 - share) * share * tokens;
     double variance = tokens * share * (1 - share) + of_sequence * of_sequence / sequences;
     uint64_t index = ((uint64_t)window << 20 | (uint64_t)table) * (uint64_t)spec->experts + (uint64_t)expert;
     return fmax(0, tokens * share + sqrt(variance) * rng_normal(spec->seed, RNG_PLACEMENT, index));
@@ -196,7 +208,7 @@ static void draw_sequence(const RoutingSpec *spec, const double *share, int64_t 
     g_autofree int64_t *whole = g_new(int64_t, experts);
     for (int64_t e = 0; e < experts; e++) {
         double z = rng_normal(spec->seed, RNG_ROUTING, index + 2 * (uint64_t)e);
-        weights[e] = share[e] * exp(natural_spread_of_sequence * (1 - share[e]) * z);
+        weights[e] = share[e] * exp(sequence_spread(spec) * (1 - share[e]) * z);
     }
     routing_shares(weights, experts, (double)spec->top_k, own);
     for (int64_t e = 0; e < experts; e++) {
