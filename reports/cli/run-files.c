@@ -130,7 +130,7 @@ static void put_instr(Table *table, const Segment *segment, const Instr *instr, 
 Table *run_operators_table(const RunRecord *record)
 {
     Table *table = table_new();
-    const Program *program = run_record_program(record, 0);
+    const Program *program = run_record_program(record, run_record_listed(record));
     for (guint i = 0; i < N_OPERATOR_COLUMNS; i++) {
         table_add_column(table, operator_columns[i].name, operator_columns[i].kind, operator_columns[i].unit);
     }
@@ -151,7 +151,7 @@ Table *run_operators_table(const RunRecord *record)
 Table *run_memory_table(const Result *result, const RunRecord *record)
 {
     Table *table = table_new();
-    const Tracker *tracker = record->memory[result->peak_rank];
+    const Tracker *tracker = record->memory[result->peak_rank % (int64_t)record->programs->len]; /* at its place of the group */
     size_t time = table_add_column(table, "time_s", TABLE_NUMBER, TABLE_SECONDS);
     size_t all = table_add_column(table, "allocated", TABLE_INTEGER, TABLE_BYTES);
     for (int tag = 0; tag < N_MEM_TAGS; tag++) {

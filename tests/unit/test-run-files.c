@@ -129,7 +129,7 @@ static void check_tracks(const Example *example)
     }
 }
 
-/* Kernels of the first class, alone and counted as often as they stand for, are the result's operators to the nanosecond. */
+/* Kernels of the class that the result lists, alone and counted as often as they stand for, are the result's operators to the nanosecond. */
 static void check_operators(const Example *example)
 {
     const GPtrArray *operators = example->result->operators;
@@ -139,7 +139,7 @@ static void check_operators(const Example *example)
     json_array_foreach(example->events, i, event) {
         json_t *args = json_object_get(event, "args");
         const char *name = json_string_value(json_object_get(args, "operator"));
-        if (!is_kind(event, "X") || name == NULL || field_int(event, "pid") != 1) {
+        if (!is_kind(event, "X") || name == NULL || field_int(event, "pid") != run_record_listed(example->record) + 1) {
             continue;
         }
         guint o = 0;

@@ -25,7 +25,7 @@ int64_t copies_slot_bytes(const Plan *plan, const ModelGraph *graphs)
             if (param->split == PARAM_EXPERT && param->role != PARAM_BUFFER) {
                 OptimPiece piece = lowering_optim_piece(plan, param);
                 sum += dtype_bytes(plan->parameters, piece.numel);
-                sum += fsdp_has_grad(param) ? optim_class(OPTIM_adamw)->state_bytes(&piece, plan->moments) : 0;
+                sum += fsdp_has_grad(param) ? optim_class(plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw)->state_bytes(&piece, plan->moments) : 0;
             }
         }
         most = MAX(most, sum / slots);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "workloads/lower/hottest.h"
 #include "workloads/run/footprint.h"
 
 /* Sampled groups if the plan does not say; ranks whose memory is looked at for the fullest, and for the mean. */
@@ -124,6 +125,23 @@ void run_groups_clear(RunGroups *groups)
 {
     g_clear_pointer(&groups->routings, g_ptr_array_unref);
     g_clear_pointer(&groups->programs, g_ptr_array_unref);
+}
+
+const Routing *run_groups_slowest(const RunGroups *groups, int64_t *ret_rank)
+{
+    const Plan *plan = groups->plan;
+    int64_t layer = 0;
+    *ret_rank = 0;
+    if (groups->routings->len == 0) {
+        return NULL;
+    }
+    gint32 group = ((const Program *)g_ptr_array_index(groups->programs, 0))->ep_group;
+    const Routing *routing = g_ptr_array_index(groups->routings, group);
+    while (plan_moe_layer(plan, layer) != 0) {
+        layer++;
+    }
+    *ret_rank = group * plan->ep + hottest_rank(plan, model_graph_layer(groups->graphs, layer), routing, 0, NULL).rank;
+    return routing;
 }
 
 /* The busiest rank's load of a group, mean over the MoE layers: what its step waits for. */

@@ -29,6 +29,12 @@ typedef struct RunGroups {
 gboolean run_groups_init(RunGroups *groups, const Plan *plan, const ModelGraph *graphs, GError **error);
 void run_groups_clear(RunGroups *groups);
 
+/*
+ * Loads of the slowest sampled group, whose ranks reports show; NULL where all ranks have the same rows. ret_rank: its rank
+ * that decides the time of the first MoE layer, in the cluster (0 without loads).
+ */
+const Routing *run_groups_slowest(const RunGroups *groups, int64_t *ret_rank);
+
 /* The sampled group whose busiest rank has most, and its busiest table; statistics of that. Only with routings. */
 const Routing *run_groups_busiest(const RunGroups *groups, RoutingStats *ret_stats);
 

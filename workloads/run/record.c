@@ -1,8 +1,7 @@
 #include "workloads/run/record.h"
 
 #include "workloads/lower/lower.h"
-#include "workloads/run/ledger.h"
-#include "workloads/run/run.h"
+#include "workloads/run/groups.h"
 
 enum { SHOWN_REPEATS = 2 }; /* as many as the ledger walks */
 
@@ -28,6 +27,11 @@ static void program_destroy(void *program)
 const Program *run_record_program(const RunRecord *record, gint32 rank_class)
 {
     return g_ptr_array_index(record->programs, (guint)rank_class);
+}
+
+gint32 run_record_listed(const RunRecord *record)
+{
+    return (gint32)(record->slowest_rank % (int64_t)record->programs->len);
 }
 
 const Call *run_record_call(const RunRecord *record, const StepSite *site)
@@ -192,7 +196,7 @@ static void choose_classes(Recorder *recorder, int64_t memory_class, int64_t roo
         longest_ns = MAX(ns, longest_ns);
     }
     for (gint32 i = 0; i < n + 3; i++) {
-        gint32 c = i == 0 ? 0 : i == 1 ? (gint32)memory_class : i == 2 ? longest : i - 3;
+        gint32 c = i == 0 ? run_record_listed(record) : i == 1 ? (gint32)memory_class : i == 2 ? longest : i - 3;
         int64_t size;
         SimTime ns;
         class_size(record, c, &size, &ns);
@@ -232,10 +236,11 @@ RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kern
     record->kernels = g_array_new(FALSE, FALSE, sizeof(RecordKernel));
     record->phases = g_array_new(FALSE, FALSE, sizeof(RecordPhase));
     record->begin_ns = G_MAXINT64;
-    if (!run_routing(plan, &record->routing, error)) {
+    if (!run_groups_init(&record->groups, plan, record->graphs, error)) {
         return NULL;
     }
-    int64_t n = record->routing != NULL ? plan->ep : 1;
+    const Routing *routing = run_groups_slowest(&record->groups, &record->slowest_rank);
+    int64_t n = routing != NULL ? plan->ep : 1;
     g_autofree LedgerWalk **walks = g_new0(LedgerWalk *, (gsize)n);
     g_autofree int64_t *held = g_new0(int64_t, (gsize)(n * N_MEM_TAGS));
     g_autofree SimTime *phase_ns = g_new0(SimTime, (gsize)n);
@@ -245,9 +250,9 @@ RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kern
     record->shown = g_new0(gboolean, (gsize)n);
     record->memory = g_new0(Tracker *, (gsize)n);
     for (int64_t c = 0; c < n; c++) {
-        g_ptr_array_add(record->programs, lower_plan_described(plan, record->graphs, record->routing, c));
+        g_ptr_array_add(record->programs, lower_plan_described(plan, record->graphs, routing, c));
     }
-    choose_classes(&recorder, memory_class, n_kernels_max);
+    choose_classes(&recorder, memory_class % n, n_kernels_max);
     gboolean ok = recorder_run(&recorder, plan, error);
     for (int64_t c = 0; c < n; c++) {
         ledger_walk_free(walks[c]);
@@ -264,7 +269,9 @@ void run_record_free(RunRecord *record)
         tracker_free(record->memory[c]);
     }
     g_ptr_array_unref(record->programs);
-    g_clear_pointer(&record->routing, routing_free);
+    if (record->groups.routings != NULL) {
+        run_groups_clear(&record->groups);
+    }
     model_graph_free(record->graphs);
     g_array_unref(record->kernels);
     g_array_unref(record->phases);

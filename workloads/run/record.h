@@ -5,15 +5,15 @@
  * would look the same. Kernels stand at the device's time; memory stands at the host's, which allocates ahead of the device
  * in the order in which it issues.
  *
- * A record is bounded: classes of ranks are shown as long as their kernels are no more than a limit. The first and the one
- * with the most memory are always shown, then that with the longest kernels, then the others in order.
+ * A record is bounded: classes of ranks are shown as long as their kernels are no more than a limit. The slowest and
+ * the one with the most memory are always shown, then that with the longest kernels, then the others in order.
  */
 #pragma once
 
 #include "models/block.h"
 #include "sim/mem/tracker.h"
 #include "workloads/plan/plan.h"
-#include "workloads/plan/routing.h"
+#include "workloads/run/groups.h"
 #include "workloads/run/step.h"
 
 enum { RECORD_KERNELS_MAX = 120000, RECORD_POINTS_MAX = 1 << 15 };
@@ -36,7 +36,8 @@ typedef struct RecordPhase {
 
 typedef struct RunRecord {
     ModelGraph *graphs;
-    Routing *routing;    /* NULL: even */
+    RunGroups groups;    /* of which the slowest is shown, rank by rank */
+    int64_t slowest_rank; /* in the cluster: its hottest rank, whose kernels the result lists */
     GPtrArray *programs; /* Program, by class, with the works of their kernels */
     gboolean *shown;     /* by class */
     GArray *kernels;     /* RecordKernel, in the order in which they ended */
@@ -46,12 +47,18 @@ typedef struct RunRecord {
     SimTime begin_ns;    /* earliest of all times here; the step begins where the first phase does */
 } RunRecord;
 
-/* Lowers and runs a plan. n_kernels_max bounds what is shown, RECORD_KERNELS_MAX by default. Borrows the plan. */
+/*
+ * Lowers and runs a plan. memory_class: the rank with the most memory; the rank at its place of the group is shown.
+ * n_kernels_max bounds what is shown, RECORD_KERNELS_MAX by default. Borrows the plan.
+ */
 RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kernels_max, GError **error);
 void run_record_free(RunRecord *record);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RunRecord, run_record_free)
 
 const Program *run_record_program(const RunRecord *record, gint32 rank_class);
+
+/* The class whose kernels the result lists. */
+gint32 run_record_listed(const RunRecord *record);
 
 /* What a site names. */
 const Call *run_record_call(const RunRecord *record, const StepSite *site);

@@ -26,17 +26,6 @@ static double seconds(SimTime ns)
     return (double)ns * 1e-9;
 }
 
-gboolean run_routing(const Plan *plan, Routing **ret_routing, GError **error)
-{
-    *ret_routing = NULL;
-    if (!routing_is_needed(plan)) {
-        return TRUE;
-    }
-    RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
-    *ret_routing = routing_new(&spec, plan->name, error);
-    return *ret_routing != NULL;
-}
-
 static void fill_memory(const Run *run, Result *result)
 {
     const Device *device = run->plan->cluster->device;

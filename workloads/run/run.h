@@ -5,7 +5,6 @@
 
 #include "workloads/lower/program.h"
 #include "workloads/plan/plan.h"
-#include "workloads/plan/routing.h"
 #include "workloads/run/result.h"
 
 /* Options of a run beyond the plan. */
@@ -15,12 +14,6 @@ typedef struct RunOptions {
 
 /* Predicts one training step. options may be NULL. */
 Result *run_plan(const Plan *plan, const RunOptions *options, GError **error);
-
-/*
- * Expert loads of the first expert-parallel group where they differ between ranks, or NULL: balanced routing gives every rank
- * the same rows in expectation.
- */
-gboolean run_routing(const Plan *plan, Routing **ret_routing, GError **error);
 
 /* Size and place of a group of the plan. */
 CollGroup run_group_geometry(const Plan *plan, GroupKind group);
