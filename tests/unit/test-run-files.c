@@ -38,7 +38,7 @@ static const FilesCase cases[] = {
      1, 1, 3},
     {"skewed experts", SKEWED, 8, 8, 5},
     {"more classes than are shown", SKEWED, 8, 3, 5, 5500},
-    {"no room at all", SKEWED, 8, 2, 5, 1},
+    {"no room at all", SKEWED, 8, 1, 5, 1},
     {"replicas, host-bound",
      "{\"model\":\"llama-3.1-8b\"," H200(2) ",\"parallel\":{\"dp_replicate\":2},\"workload\":{\"seq_len\":64},"
      "\"kernels\":\"eager\"}",
