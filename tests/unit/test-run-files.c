@@ -210,7 +210,7 @@ static void check_arrows(const Example *example, const FilesCase *files)
         }
     }
     check_int(n[0], n[1]);
-    assert_true((n[0] > 0) == (files->n_classes > 1));
+    assert_true((n[0] > 0) == (files->n_shown > 1));
 }
 
 /* What a table holds is what its CSV says. */
