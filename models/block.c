@@ -5,6 +5,7 @@
 #include "models/ops/linear.h"
 #include "models/ops/residual-add.h"
 #include "models/ops/rmsnorm.h"
+#include "models/ops/short-conv.h"
 
 #define BLOCK(id, title) extern const BlockClass block_##id;
 #include "models/blocks.def"
@@ -43,6 +44,20 @@ int block_linear(Graph *graph, const BlockOptions *options, const char *name, in
     int u = block_adapter(graph, op_name(name, "lora_A").text, x, options->lora_rank);
     int v = block_adapter(graph, op_name(name, "lora_B").text, u, out_width);
     return residual_add(graph, op_name(name, "lora").text, y, v, options->lora_scale > 0 ? options->lora_scale : 1.0);
+}
+
+void block_linear_streams(Graph *graph, const Model *model, const BlockOptions *options, int x, int ret_qkv[3])
+{
+    static const char *const projections[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    static const char *const convolutions[] = {"self_attn.q_conv1d", "self_attn.k_conv1d", "self_attn.v_conv1d"};
+    const int64_t key = model->lin_heads * model->lin_key_dim;
+    const int64_t widths[] = {key, key, model->lin_value_heads * model->lin_value_dim};
+    for (int i = 0; i < 3; i++) {
+        int y = block_linear(graph, options, projections[i], x, widths[i], FALSE, options->lora_attention);
+        ret_qkv[i] = model->conv_kernel > 0
+                         ? short_conv_add(graph, convolutions[i], y, widths[i], model->conv_kernel, TRUE)
+                         : activation_add(graph, convolutions[i], &(ActivationAttr){.form = ACTIVATION_FORM_SILU}, y, -1);
+    }
 }
 
 int block_norm(Graph *graph, const char *name, int x, int64_t width, double eps, gboolean zero_centered)

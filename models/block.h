@@ -67,6 +67,13 @@ const BlockClass *block_class(BlockKind kind);
 int block_linear(Graph *graph, const BlockOptions *options, const char *name, int x, int64_t out_width, gboolean bias,
                  gboolean adapted);
 
+/*
+ * q, k and v of a linear attention: projections self_attn.{q,k,v}_proj, then {q,k,v}_conv1d: a short convolution with SiLU,
+ * or the SiLU alone where the model has no convolution. q, k: [TOKENS, lin_heads x lin_key_dim]; v: [TOKENS, lin_value_heads
+ * x lin_value_dim].
+ */
+void block_linear_streams(Graph *graph, const Model *model, const BlockOptions *options, int x, int ret_qkv[3]);
+
 /* RMSNorm of the rows of x (or of `width`-sized parts of them, for per-head norms). Returns y. */
 int block_norm(Graph *graph, const char *name, int x, int64_t width, double eps, gboolean zero_centered);
 

@@ -3,25 +3,14 @@
 
 #include "models/ops/gated-norm.h"
 #include "models/ops/gdn.h"
-#include "models/ops/short-conv.h"
-
-static int gdn_stream(Graph *graph, const Model *model, const char *name, int x)
-{
-    return short_conv_add(graph, name, x, graph_tensor(graph, x)->width, model->conv_kernel, TRUE);
-}
 
 static int gdn_build(Graph *graph, const Model *model, const ModelLayer *layer, const BlockOptions *options, int x)
 {
     (void)layer;
     gboolean adapted = options->lora_attention;
-    int64_t key = model->lin_heads * model->lin_key_dim;
     int64_t value = model->lin_value_heads * model->lin_value_dim;
-    int q = block_linear(graph, options, "self_attn.q_proj", x, key, FALSE, adapted);
-    q = gdn_stream(graph, model, "self_attn.q_conv1d", q);
-    int k = block_linear(graph, options, "self_attn.k_proj", x, key, FALSE, adapted);
-    k = gdn_stream(graph, model, "self_attn.k_conv1d", k);
-    int v = block_linear(graph, options, "self_attn.v_proj", x, value, FALSE, adapted);
-    v = gdn_stream(graph, model, "self_attn.v_conv1d", v);
+    int qkv[3];
+    block_linear_streams(graph, model, options, x, qkv);
     int z = block_linear(graph, options, "self_attn.z_proj", x, value, FALSE, adapted);
     int a = block_linear(graph, options, "self_attn.a_proj", x, model->lin_value_heads, FALSE, FALSE);
     int beta = block_linear(graph, options, "self_attn.b_proj", x, model->lin_value_heads, FALSE, FALSE);
@@ -29,7 +18,7 @@ static int gdn_build(Graph *graph, const Model *model, const ModelLayer *layer, 
                     .value_heads = model->lin_value_heads,
                     .key_dim = model->lin_key_dim,
                     .value_dim = model->lin_value_dim};
-    const int inputs[5] = {q, k, v, a, beta};
+    const int inputs[5] = {qkv[0], qkv[1], qkv[2], a, beta};
     int o = gdn_add(graph, "self_attn", inputs, &attr);
     o = gated_norm_add(graph, "self_attn.o_norm", o, z, model->lin_value_dim, GATED_NORM_SILU, model->norm_eps);
     return block_linear(graph, options, "self_attn.o_proj", o, model->hidden, FALSE, adapted);

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "models/delta-op.h"
 #include "models/golden.h"
 #include "models/op-name.h"
 #include "models/ops/gated-norm.h"
@@ -75,11 +76,11 @@ gboolean golden_kda_gate(GoldenCase *c, GError **error)
 }
 
 /* States before and after, if the case has them. Their dimensions begin with the sequence. */
-static void add_states(GoldenCase *c, int64_t width, void (*add)(Graph *, Op *, int, int))
+static void add_states(GoldenCase *c, int64_t width)
 {
     int before = golden_has(c, "in.S0") ? golden_input(c, "S0", ROWS_SEQUENCES, TRUE) : -1;
     int after = graph_add_tensor(c->graph, "S", ROWS_SEQUENCES, width, c->graph->compute);
-    add(c->graph, graph_op(c->graph, 0), before, after);
+    delta_op_add_states(c->graph, graph_op(c->graph, 0), before, after);
     golden_output(c, "S", after);
 }
 
@@ -102,7 +103,7 @@ static gboolean run_kda(GoldenCase *c, const KdaAttr *attr, const char *const na
     }
     int o = kda_add(c->graph, "attn", inputs, attr);
     golden_output(c, "o", o);
-    add_states(c, attr->value_heads * attr->key_dim * attr->value_dim, kda_add_states);
+    add_states(c, attr->value_heads * attr->key_dim * attr->value_dim);
     if (attr->gate != KDA_GATE_NONE) {
         golden_param(c, "attn.A_log", "A_log");
         golden_param(c, "attn.dt_bias", "dt_bias");
@@ -164,7 +165,7 @@ gboolean golden_kda_layer(GoldenCase *c, GError **error)
     int z = project(c, project(c, x, "f_a_proj"), "f_b_proj"), beta = project(c, x, "b_proj");
     int o = kda_add(c->graph, "attn", (int[]){q, k, v, z, beta}, &attr);
     int states = graph_add_tensor(c->graph, "S", ROWS_SEQUENCES, heads * dim * dim, c->graph->compute);
-    kda_add_states(c->graph, graph_op(c->graph, graph_n_ops(c->graph) - 1), -1, states);
+    delta_op_add_states(c->graph, graph_op(c->graph, graph_n_ops(c->graph) - 1), -1, states);
     int gate = golden_has(c, "in.g_proj") ? project(c, x, "g_proj") : project(c, project(c, x, "g_a_proj"), "g_b_proj");
     int normed = gated_norm_add(c->graph, "o_norm", o, gate, dim, GATED_NORM_SIGMOID, golden_number(c, "eps", 1e-5));
     golden_param(c, "attn.A_log", "A_log");
@@ -186,7 +187,7 @@ gboolean golden_gdn(GoldenCase *c, GError **error)
         inputs[i] = golden_input(c, names[i], ROWS_TOKENS, TRUE);
     }
     golden_output(c, "o", gdn_add(c->graph, "attn", inputs, &attr));
-    add_states(c, attr.value_heads * attr.key_dim * attr.value_dim, gdn_add_states);
+    add_states(c, attr.value_heads * attr.key_dim * attr.value_dim);
     golden_param(c, "attn.A_log", "A_log");
     golden_param(c, "attn.dt_bias", "dt_bias");
     return golden_run(c, error);

@@ -4,8 +4,6 @@
 
 #include "models/op-name.h"
 #include "models/ops/dispatch.h"
-#include "models/ops/moe-sample.h"
-#include "models/ops/permute.h"
 #include "models/real.h"
 
 REAL_DECLARE(combine_forward);
@@ -105,18 +103,11 @@ static void combine_forward_cost(const OpView *view, OpCost *ret_cost)
 
 static gboolean combine_sample(int idx, Graph *graph, RowCounts *rows)
 {
-    static const MoeSample samples[] = {{5, 3, 6, 2, 0, FALSE}, {1, 4, 4, 2, 0, FALSE}, {7, 2, 8, 1, 0, FALSE}};
-    static const int64_t ranks[] = {2, 4, 8};
-    int x;
-    if (idx >= (int)G_N_ELEMENTS(samples)) {
+    DispatchTensors tensors;
+    if (!dispatch_sample_add(idx, graph, rows, &tensors)) {
         return FALSE;
     }
-    graph->ep_size = ranks[idx];
-    RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
-    int slots = permute_add(graph, "permute", x, t.order);
-    DispatchTensors d = dispatch_add(graph, "dispatch", slots, t.counts, samples[idx].experts);
-    graph_add_output(graph, combine_add(graph, "combine", d.rows, d.arrival));
-    graph_add_output(graph, t.weights);
+    graph_add_output(graph, combine_add(graph, "combine", tensors.rows, tensors.arrival));
     return TRUE;
 }
 

@@ -180,8 +180,7 @@ void dispatch_backward_cost(const OpView *view, OpCost *ret_cost)
     move->n = width;
 }
 
-/* One rank stands for all: what it sends is what it receives, its counts by expert are those by (source, expert). */
-static gboolean dispatch_sample(int idx, Graph *graph, RowCounts *rows)
+gboolean dispatch_sample_add(int idx, Graph *graph, RowCounts *rows, DispatchTensors *ret_tensors)
 {
     static const MoeSample samples[] = {{5, 3, 6, 2, 0, FALSE}, {1, 4, 4, 2, 0, FALSE}, {7, 2, 8, 1, 0, FALSE}};
     static const int64_t ranks[] = {2, 4, 8};
@@ -192,8 +191,18 @@ static gboolean dispatch_sample(int idx, Graph *graph, RowCounts *rows)
     graph->ep_size = ranks[idx];
     RouterTensors t = moe_sample_add(graph, rows, &samples[idx], &x);
     int slots = permute_add(graph, "permute", x, t.order);
-    graph_add_output(graph, dispatch_add(graph, "dispatch", slots, t.counts, samples[idx].experts).rows);
+    *ret_tensors = dispatch_add(graph, "dispatch", slots, t.counts, samples[idx].experts);
     graph_add_output(graph, t.weights);
+    return TRUE;
+}
+
+static gboolean dispatch_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    DispatchTensors tensors;
+    if (!dispatch_sample_add(idx, graph, rows, &tensors)) {
+        return FALSE;
+    }
+    graph_add_output(graph, tensors.rows);
     return TRUE;
 }
 

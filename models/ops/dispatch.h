@@ -39,3 +39,9 @@ DispatchTensors dispatch_add_padded(Graph *graph, const char *name, int x, int c
  * both read and write every received row once. Eager code adds into zeros (index_add), fused code gathers.
  */
 void dispatch_backward_cost(const OpView *view, OpCost *ret_cost);
+
+/*
+ * Samples of dispatch and combine: router, permutation and dispatch of a rank that stands for all, so that what it sends is
+ * what it receives and its counts by expert are those by (source, expert). FALSE behind the last one.
+ */
+gboolean dispatch_sample_add(int idx, Graph *graph, RowCounts *rows, DispatchTensors *ret_tensors);

@@ -2,11 +2,10 @@
 
 #include <string.h>
 
-#include "models/delta-cost.h"
 #include "models/delta-heads.h"
+#include "models/delta-op.h"
 #include "models/delta-rule.h"
 #include "models/matmul.h"
-#include "models/op-name.h"
 #include "models/op.h"
 #include "models/real-math.h"
 #include "models/real.h"
@@ -15,12 +14,11 @@
 REAL_DECLARE(gdn_forward);
 REAL_DECLARE(gdn_backward);
 
-enum { GDN_Q, GDN_K, GDN_V, GDN_A, GDN_BETA, GDN_STATE, GDN_O = 0, GDN_LAST_STATE, GDN_A_LOG = 0, GDN_DT_BIAS };
+enum { GDN_O, GDN_LAST_STATE, GDN_A_LOG = 0, GDN_DT_BIAS };
 enum { GDN_AUX_QK, GDN_AUX_KK, GDN_AUX_Q, GDN_AUX_K, GDN_AUX_Q_NORM, GDN_AUX_K_NORM };
 
-static DeltaShape gdn_shape(const OpView *view)
+static DeltaShape gdn_shape(const GdnAttr *attr)
 {
-    const GdnAttr *attr = view->op->attr;
     return (DeltaShape){
         attr->heads, attr->value_heads, attr->key_dim, attr->value_dim, attr->chunk > 0 ? attr->chunk : DELTA_CHUNK,
         FALSE};
@@ -70,8 +68,8 @@ static void gdn_load_values(const OpRun *run, const DeltaShape *shape, GdnHead *
 {
     int64_t dk = shape->key_dim, dv = shape->value_dim, heads = shape->value_heads, n = head->arrays.rule.n,
             h = head->head;
-    const real *a = real_data_const(run->in[GDN_A]), *logit = real_data_const(run->in[GDN_BETA]);
-    const real *v = real_data_const(run->in[GDN_V]), *state = real_data_const(run->in[GDN_STATE]);
+    const real *a = real_data_const(run->in[DELTA_IN_GATE]), *logit = real_data_const(run->in[DELTA_IN_BETA]);
+    const real *v = real_data_const(run->in[DELTA_IN_V]), *state = real_data_const(run->in[DELTA_IN_STATE]);
     real exp_a = real_exp(real_data_const(run->param[GDN_A_LOG])[h]), dt = real_data_const(run->param[GDN_DT_BIAS])[h];
     REAL_NAME(delta_gather)(v + (head->start * heads + h) * dv, heads * dv, n, dv, head->arrays.v);
     for (int64_t t = 0; t < n; t++) {
@@ -117,7 +115,7 @@ typedef struct GdnVisits {
 
 static double gdn_each_head(const OpRun *run, const GdnVisits *visits, void *data)
 {
-    DeltaShape shape = gdn_shape(run->view);
+    DeltaShape shape = gdn_shape(run->view->op->attr);
     int64_t group = shape.value_heads / shape.heads, n_sequences = sequences_count(run->view->rows, ROWS_TOKENS);
     double flops = 0;
     for (int64_t i = 0; i < n_sequences * shape.heads; i++) {
@@ -193,10 +191,10 @@ gboolean REAL_NAME(gdn_forward)(const OpRun *run, GError **error)
     const GdnAttr *attr = run->view->op->attr;
     int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads;
     REAL_NAME(delta_norm_forward)
-    (real_data_const(run->in[GDN_Q]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_Q]),
+    (real_data_const(run->in[DELTA_IN_Q]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_Q]),
      real_data(run->aux[GDN_AUX_Q_NORM]));
     REAL_NAME(delta_norm_forward)
-    (real_data_const(run->in[GDN_K]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_K]),
+    (real_data_const(run->in[DELTA_IN_K]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_K]),
      real_data(run->aux[GDN_AUX_K_NORM]));
     double flops = gdn_outer_forward_flops(attr, tokens) + gdn_each_head(run, &visits, NULL);
     op_count(run, flops,
@@ -250,9 +248,9 @@ static void gdn_gates_backward(const OpRun *run, const DeltaShape *shape, const 
                                GdnBackward *sums)
 {
     int64_t dk = shape->key_dim, heads = shape->value_heads, h = head->head;
-    const real *a = real_data_const(run->in[GDN_A]), *logit = real_data_const(run->in[GDN_BETA]);
+    const real *a = real_data_const(run->in[DELTA_IN_GATE]), *logit = real_data_const(run->in[DELTA_IN_BETA]);
     real exp_a = real_exp(real_data_const(run->param[GDN_A_LOG])[h]), dt = real_data_const(run->param[GDN_DT_BIAS])[h];
-    real *da = real_data(run->din[GDN_A]), *dlogit = real_data(run->din[GDN_BETA]);
+    real *da = real_data(run->din[DELTA_IN_GATE]), *dlogit = real_data(run->din[DELTA_IN_BETA]);
     for (int64_t t = 0; t < head->arrays.rule.n; t++) {
         int64_t row = (head->start + t) * heads + h;
         real dg = 0, x = a[row] + dt, s = real_sigmoid(logit[row]);
@@ -297,7 +295,7 @@ static double gdn_rule_backward(const OpRun *run, const DeltaShape *shape, GdnHe
                             .beta = grad->beta,
                             .a = grad->a,
                             .p = grad->p,
-                            .state = REAL_NAME(delta_state_of)(run->din[GDN_STATE], shape, head->sequence, head->head)};
+                            .state = REAL_NAME(delta_state_of)(run->din[DELTA_IN_STATE], shape, head->sequence, head->head)};
     if (attr->recurrent) {
         REAL_NAME(delta_recurrent_backward)(&head->arrays.rule, up, &grads);
         return 0;
@@ -321,8 +319,8 @@ static double gdn_head_backward(const OpRun *run, const DeltaShape *shape, GdnHe
     }
     DeltaUpstream up = {d_o != NULL ? grad.o : NULL, dlast != NULL ? dlast + state_at * shape->key_dim * dv : NULL};
     double flops = gdn_rule_backward(run, shape, head, &up, &grad, sums);
-    if (run->din[GDN_V] != NULL) {
-        REAL_NAME(delta_scatter)(grad.v, n, dv, real_data(run->din[GDN_V]) + at, stride);
+    if (run->din[DELTA_IN_V] != NULL) {
+        REAL_NAME(delta_scatter)(grad.v, n, dv, real_data(run->din[DELTA_IN_V]) + at, stride);
     }
     gdn_add_keys(shape, head, grad.q, grad.k, sums);
     gdn_gates_backward(run, shape, head, &grad, sums);
@@ -382,7 +380,7 @@ gboolean REAL_NAME(gdn_backward)(const OpRun *run, GError **error)
     (real_data_const(run->aux[GDN_AUX_Q]), real_data_const(run->aux[GDN_AUX_Q_NORM]), n_vectors, attr->key_dim, dq);
     REAL_NAME(delta_norm_backward)
     (real_data_const(run->aux[GDN_AUX_K]), real_data_const(run->aux[GDN_AUX_K_NORM]), n_vectors, attr->key_dim, dk);
-    Tensor *const to[] = {run->din[GDN_Q], run->din[GDN_K], run->dparam[GDN_A_LOG], run->dparam[GDN_DT_BIAS]};
+    Tensor *const to[] = {run->din[DELTA_IN_Q], run->din[DELTA_IN_K], run->dparam[GDN_A_LOG], run->dparam[GDN_DT_BIAS]};
     const real *const from[] = {dq, dk, da_log, ddt};
     for (guint i = 0; i < G_N_ELEMENTS(to); i++) {
         if (to[i] != NULL) {
@@ -398,180 +396,61 @@ gboolean REAL_NAME(gdn_backward)(const OpRun *run, GError **error)
 }
 
 #if REAL_HAS_CLASS
-/* Adds a parameter PREFIX.part of n values that stays fp32. */
-static int gdn_add_param(Graph *graph, const char *prefix, const char *part, int64_t n)
-{
-    int param = graph_add_param(graph, op_name(prefix, part).text, PARAM_VECTOR, n, 0, 0);
-    graph_param(graph, param)->always_fp32 = TRUE;
-    return param;
-}
-
 int gdn_add(Graph *graph, const char *prefix, const int qkvab[5], const GdnAttr *attr)
 {
-    OpName name = op_name(prefix, "gdn");
-    int a_log = gdn_add_param(graph, prefix, "A_log", attr->value_heads);
-    int dt_bias = gdn_add_param(graph, prefix, "dt_bias", attr->value_heads);
-    int o = graph_add_tensor(graph, name.text, ROWS_TOKENS, attr->value_heads * attr->value_dim, graph->compute);
-    Op *op = op_add(graph, OP_gdn, name.text, attr, sizeof *attr);
-    for (int i = 0; i < 5; i++) {
-        op_input(op, qkvab[i]);
-    }
-    op_param(graph, op, a_log);
-    op_param(graph, op, dt_bias);
-    op_output(graph, op, o);
-    return o;
+    DeltaShape shape = gdn_shape(attr);
+    return delta_op_add(graph, OP_gdn, prefix, qkvab, &shape, attr->value_heads, attr,
+                        sizeof *attr);
 }
 
-void gdn_add_states(Graph *graph, Op *op, int before, int after)
+static DeltaOp gdn_describe(const OpView *view)
 {
-    if (before >= 0) {
-        op_input(op, before);
-    }
-    op_output(graph, op, after);
+    const GdnAttr *attr = view->op->attr;
+    int64_t tokens = op_rows(view, ROWS_TOKENS);
+    return (DeltaOp){.shape = gdn_shape(attr),
+                     .pair_heads = attr->heads,
+                     .normed = TRUE,
+                     .forward_flops = gdn_outer_forward_flops(attr, tokens),
+                     .backward_flops = gdn_outer_backward_flops(attr, tokens)};
 }
 
-/*
- * Normed q and k with their reciprocal norms; the products of q and k and of k with itself inside chunks, which the
- * value heads of a group share before their decays; v, a and beta by reference.
- */
 static void gdn_saved(const OpView *view, OpSaved *ret_saved)
 {
-    DeltaShape shape = gdn_shape(view);
-    Dtype dtype = op_in(view, GDN_Q)->dtype, wide = op_wide_dtype(view->graph);
-    gboolean has_state = view->op->n_inputs > GDN_STATE;
-    if (view->op->eager) {
-        *ret_saved = (OpSaved){.inputs = 1u << GDN_Q | 1u << GDN_K | 1u << GDN_A | 1u << GDN_BETA};
-        delta_eager_saved(&shape, ret_saved);
-        return;
-    }
-    *ret_saved = (OpSaved){.inputs = 1u << GDN_V | 1u << GDN_A | 1u << GDN_BETA | (has_state ? 1u << GDN_STATE : 0)};
-    op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads * shape.chunk, dtype);
-    op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads * shape.chunk, dtype);
-    op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads * shape.key_dim, dtype);
-    op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads * shape.key_dim, dtype);
-    op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads, wide);
-    op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads, wide);
-}
-
-static int64_t gdn_saved_bytes(const OpView *view)
-{
-    OpSaved saved;
-    int64_t bytes = 0;
-    gdn_saved(view, &saved);
-    for (int i = 0; i < saved.n_aux; i++) {
-        bytes += op_aux_bytes(&saved.aux[i], view->rows);
-    }
-    return bytes;
-}
-
-/* Both parameters, or those of them that train. */
-static int64_t gdn_param_bytes(const OpView *view, gboolean trained_only)
-{
-    int64_t n = 0;
-    for (int i = 0; i < view->op->n_params; i++) {
-        n += trained_only && !op_trains_param(view, i) ? 0 : graph_param_numel(op_weight(view, i));
-    }
-    return dtype_bytes(op_wide_dtype(view->graph), n);
-}
-
-static void gdn_work(const OpView *view, OpCost *cost, const DeltaSums *sums, const Work *amounts)
-{
-    DeltaShape shape = gdn_shape(view);
-    Work *work = op_cost_stream(cost, amounts->law, amounts->flops, amounts->read_bytes, amounts->write_bytes);
-    work->m = sums->n_tokens;
-    work->n = shape.value_heads;
-    work->k = shape.key_dim;
-    work->n_groups = sums->n_sequences;
+    DeltaOp op = gdn_describe(view);
+    delta_op_saved(view, &op, ret_saved);
 }
 
 static void gdn_forward_cost(const OpView *view, OpCost *ret_cost)
 {
-    DeltaShape shape = gdn_shape(view);
-    DeltaSums sums = delta_sums(view->rows, shape.chunk);
-    Work work = {
-        .law = WORK_KDA_FORWARD, .read_bytes = gdn_param_bytes(view, FALSE), .write_bytes = gdn_saved_bytes(view)};
-    *ret_cost = (OpCost){0};
-    if (view->op->eager) {
-        delta_eager_forward(&shape, &sums, ret_cost);
-        return;
-    }
-    for (int i = 0; i < view->op->n_inputs; i++) {
-        work.read_bytes += op_in_bytes(view, i);
-    }
-    for (int i = 0; i < view->op->n_outputs; i++) {
-        work.write_bytes += op_out_bytes(view, i);
-    }
-    work.flops = delta_forward_flops(&shape, &sums) + gdn_outer_forward_flops(view->op->attr, sums.n_tokens);
-    gdn_work(view, ret_cost, &sums, &work);
-    ret_cost->workspace_bytes = delta_forward_workspace(&shape, &sums);
-    ret_cost->n_host_ops = DELTA_HOST_FORWARD;
+    DeltaOp op = gdn_describe(view);
+    delta_op_forward_cost(view, &op, ret_cost);
 }
 
-/* One fused pass that makes every gradient at once, needed or not: they share nearly all of the work. */
 static void gdn_backward_cost(const OpView *view, OpCost *ret_cost)
 {
-    DeltaShape shape = gdn_shape(view);
-    DeltaSums sums = delta_sums(view->rows, shape.chunk);
-    OpSaved saved;
-    *ret_cost = (OpCost){0};
-    if (!op_has_backward(view)) {
-        return;
-    }
-    if (view->op->eager) {
-        delta_eager_backward(&shape, &sums, ret_cost);
-        return;
-    }
-    gdn_saved(view, &saved);
-    Work work = {.law = WORK_KDA_BACKWARD};
-    work.read_bytes = gdn_saved_bytes(view) + gdn_param_bytes(view, FALSE);
-    work.write_bytes = gdn_param_bytes(view, TRUE);
-    for (int i = 0; i < view->op->n_inputs; i++) {
-        work.read_bytes += saved.inputs >> i & 1u ? op_in_bytes(view, i) : 0;
-        work.write_bytes += op_needs_input_grad(view, i) ? op_in_bytes(view, i) : 0;
-    }
-    for (int i = 0; i < view->op->n_outputs; i++) {
-        work.read_bytes += op_out_bytes(view, i);
-    }
-    work.flops = delta_backward_flops(&shape, &sums) + gdn_outer_backward_flops(view->op->attr, sums.n_tokens);
-    gdn_work(view, ret_cost, &sums, &work);
-    ret_cost->workspace_bytes = delta_backward_workspace(&shape, &sums);
-    ret_cost->n_host_ops = DELTA_HOST_BACKWARD;
+    DeltaOp op = gdn_describe(view);
+    delta_op_backward_cost(view, &op, ret_cost);
 }
 
 static gboolean gdn_sample(int idx, Graph *graph, RowCounts *rows)
 {
     static const struct {
         GdnAttr attr;
-        int64_t n_sequences, seq_len;
-        gboolean states;
+        DeltaSample sample;
     } samples[] = {
-        {{2, 2, 4, 3, 8, FALSE}, 1, 11, TRUE},
-        {{1, 2, 3, 4, 16, FALSE}, 2, 37, FALSE},
-        {{1, 2, 4, 4, 0, FALSE}, 1, 65, TRUE},
-        {{1, 1, 1, 1, 0, FALSE}, 1, 1, FALSE},
+        {{2, 2, 4, 3, 8, FALSE}, {1, 11, TRUE}},
+        {{1, 2, 3, 4, 16, FALSE}, {2, 37, FALSE}},
+        {{1, 2, 4, 4, 0, FALSE}, {1, 65, TRUE}},
+        {{1, 1, 1, 1, 0, FALSE}, {1, 1, FALSE}},
     };
-    static const char *const names[] = {"q", "k", "v", "a", "beta"};
+    int inputs[DELTA_N_IN];
     if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;
     }
     const GdnAttr *attr = &samples[idx].attr;
-    const int64_t widths[] = {attr->heads * attr->key_dim, attr->heads * attr->key_dim,
-                              attr->value_heads * attr->value_dim, attr->value_heads, attr->value_heads};
-    int inputs[5];
-    for (int i = 0; i < 5; i++) {
-        inputs[i] = graph_add_input(graph, names[i], ROWS_TOKENS, widths[i], graph->compute, TRUE);
-    }
-    graph_add_output(graph, gdn_add(graph, "attn", inputs, attr));
-    if (samples[idx].states) {
-        int64_t width = attr->value_heads * attr->key_dim * attr->value_dim;
-        int before = graph_add_input(graph, "state", ROWS_SEQUENCES, width, graph->compute, TRUE);
-        int after = graph_add_tensor(graph, "last_state", ROWS_SEQUENCES, width, graph->compute);
-        gdn_add_states(graph, graph_op(graph, 0), before, after);
-        graph_add_output(graph, after);
-    }
-    rows->rows[ROWS_TOKENS] = samples[idx].n_sequences * samples[idx].seq_len;
-    rows->rows[ROWS_SEQUENCES] = samples[idx].n_sequences;
-    rows->seq_len = samples[idx].seq_len;
+    DeltaShape shape = gdn_shape(attr);
+    delta_op_sample_inputs(graph, &shape, "a", attr->value_heads, inputs);
+    delta_op_sample_finish(graph, &shape, &samples[idx].sample, gdn_add(graph, "attn", inputs, attr), rows);
     return TRUE;
 }
 

@@ -21,9 +21,3 @@ typedef struct GdnAttr {
  * [TOKENS, value_heads]. Returns o: [TOKENS, value_heads x value_dim].
  */
 int gdn_add(Graph *graph, const char *prefix, const int qkvab[5], const GdnAttr *attr);
-
-/*
- * Adds the states before (-1 = zeros) and after each sequence ([SEQUENCES, value_heads x key_dim x value_dim]) to the
- * operator.
- */
-void gdn_add_states(Graph *graph, Op *op, int before, int after);

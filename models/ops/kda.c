@@ -2,10 +2,9 @@
 
 #include <string.h>
 
-#include "models/delta-cost.h"
 #include "models/delta-heads.h"
+#include "models/delta-op.h"
 #include "models/delta-rule.h"
-#include "models/op-name.h"
 #include "models/op.h"
 #include "models/real-math.h"
 #include "models/real.h"
@@ -14,12 +13,11 @@
 REAL_DECLARE(kda_forward);
 REAL_DECLARE(kda_backward);
 
-enum { KDA_Q, KDA_K, KDA_V, KDA_Z, KDA_BETA, KDA_STATE, KDA_O = 0, KDA_LAST_STATE, KDA_A_LOG = 0, KDA_DT_BIAS };
+enum { KDA_O, KDA_LAST_STATE, KDA_A_LOG = 0, KDA_DT_BIAS };
 enum { KDA_AUX_A, KDA_AUX_P, KDA_AUX_Q, KDA_AUX_K, KDA_AUX_Q_NORM, KDA_AUX_K_NORM };
 
-static DeltaShape kda_shape(const OpView *view)
+static DeltaShape kda_shape(const KdaAttr *attr)
 {
-    const KdaAttr *attr = view->op->attr;
     return (DeltaShape){
         attr->heads, attr->value_heads, attr->key_dim, attr->value_dim, attr->chunk > 0 ? attr->chunk : DELTA_CHUNK,
         TRUE};
@@ -80,7 +78,7 @@ static void kda_head_gates(const OpRun *run, const DeltaShape *shape, KdaHead *h
 {
     const KdaAttr *attr = run->view->op->attr;
     int64_t dk = shape->key_dim, heads = shape->value_heads;
-    const real *z = real_data_const(run->in[KDA_Z]), *logit = real_data_const(run->in[KDA_BETA]);
+    const real *z = real_data_const(run->in[DELTA_IN_GATE]), *logit = real_data_const(run->in[DELTA_IN_BETA]);
     const real *dt = real_data_const(run->param[KDA_DT_BIAS]);
     for (int64_t t = 0; t < head->arrays.rule.n; t++) {
         int64_t row = (head->start + t) * heads + head->head;
@@ -102,7 +100,7 @@ static void kda_head_load(const OpRun *run, const DeltaShape *shape, const real 
     int64_t dk = shape->key_dim, dv = shape->value_dim, key_stride = shape->heads * dk,
             value_stride = shape->value_heads * dv;
     int64_t at = head->start * key_stride + head->key_head * dk, n = head->arrays.rule.n;
-    const real *v = real_data_const(run->in[KDA_V]), *state = real_data_const(run->in[KDA_STATE]);
+    const real *v = real_data_const(run->in[DELTA_IN_V]), *state = real_data_const(run->in[DELTA_IN_STATE]);
     const real *a_log = real_data_const(run->param[KDA_A_LOG]);
     real scale = 1 / real_sqrt((real)dk);
     head->exp_a = a_log != NULL ? real_exp(a_log[head->head]) : 0;
@@ -123,7 +121,7 @@ typedef double (*KdaVisit)(const OpRun *run, const DeltaShape *shape, KdaHead *h
 /* Visits every head of every sequence. */
 static double kda_each_head(const OpRun *run, const real *q, const real *k, KdaVisit visit, void *data)
 {
-    DeltaShape shape = kda_shape(run->view);
+    DeltaShape shape = kda_shape(run->view->op->attr);
     double flops = 0;
     int64_t n_sequences = sequences_count(run->view->rows, ROWS_TOKENS);
     for (int64_t s = 0; s < n_sequences; s++) {
@@ -170,7 +168,7 @@ gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
 {
     (void)error;
     const KdaAttr *attr = run->view->op->attr;
-    const real *q = real_data_const(run->in[KDA_Q]), *k = real_data_const(run->in[KDA_K]);
+    const real *q = real_data_const(run->in[DELTA_IN_Q]), *k = real_data_const(run->in[DELTA_IN_K]);
     int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads, dk = attr->key_dim;
     double flops =
         (double)(tokens * attr->value_heads * dk) * (kda_gate_flops(attr, FALSE) + 2); /* decay; q times scale */
@@ -203,9 +201,9 @@ static void kda_head_gates_backward(const OpRun *run, const DeltaShape *shape, c
 {
     const KdaAttr *attr = run->view->op->attr;
     int64_t dk = shape->key_dim, heads = shape->value_heads, h = head->head;
-    const real *z = real_data_const(run->in[KDA_Z]), *logit = real_data_const(run->in[KDA_BETA]);
+    const real *z = real_data_const(run->in[DELTA_IN_GATE]), *logit = real_data_const(run->in[DELTA_IN_BETA]);
     const real *dt = real_data_const(run->param[KDA_DT_BIAS]);
-    real *dz = real_data(run->din[KDA_Z]), *dlogit = real_data(run->din[KDA_BETA]), scale = kda_beta_scale(attr);
+    real *dz = real_data(run->din[DELTA_IN_GATE]), *dlogit = real_data(run->din[DELTA_IN_BETA]), scale = kda_beta_scale(attr);
     gboolean raw = attr->gate == KDA_GATE_NONE;
     for (int64_t t = 0; t < head->arrays.rule.n; t++) {
         int64_t row = (head->start + t) * heads + h;
@@ -281,10 +279,10 @@ static double kda_head_backward(const OpRun *run, const DeltaShape *shape, KdaHe
                             .beta = grad.beta,
                             .a = grad.a,
                             .p = grad.p,
-                            .state = REAL_NAME(delta_state_of)(run->din[KDA_STATE], shape, head->sequence, head->head)};
+                            .state = REAL_NAME(delta_state_of)(run->din[DELTA_IN_STATE], shape, head->sequence, head->head)};
     double flops = kda_rule_backward(run->view->op->attr, head, &up, &grads);
-    if (run->din[KDA_V] != NULL) {
-        REAL_NAME(delta_scatter)(grad.v, n, dv, real_data(run->din[KDA_V]) + value_at, value_stride);
+    if (run->din[DELTA_IN_V] != NULL) {
+        REAL_NAME(delta_scatter)(grad.v, n, dv, real_data(run->din[DELTA_IN_V]) + value_at, value_stride);
     }
     kda_head_keys_backward(shape, head, &grads, sums);
     kda_head_gates_backward(run, shape, head, &grads, sums);
@@ -308,7 +306,7 @@ static void kda_norms_backward(const OpRun *run, const KdaBackward *sums, int64_
 {
     const KdaAttr *attr = run->view->op->attr;
     real *const dnormed[] = {sums->dq, sums->dk};
-    const int inputs[] = {KDA_Q, KDA_K}, normed[] = {KDA_AUX_Q, KDA_AUX_K}, norms[] = {KDA_AUX_Q_NORM, KDA_AUX_K_NORM};
+    const int inputs[] = {DELTA_IN_Q, DELTA_IN_K}, normed[] = {KDA_AUX_Q, KDA_AUX_K}, norms[] = {KDA_AUX_Q_NORM, KDA_AUX_K_NORM};
     for (int i = 0; i < 2; i++) {
         if (attr->gate != KDA_GATE_NONE) {
             const real *y = real_data_const(run->aux[normed[i]]), *r = real_data_const(run->aux[norms[i]]);
@@ -330,8 +328,8 @@ gboolean REAL_NAME(kda_backward)(const OpRun *run, GError **error)
     g_autofree real *da_log = g_new0(real, (gsize)attr->value_heads);
     g_autofree real *ddt = g_new0(real, (gsize)(attr->value_heads * attr->key_dim));
     KdaBackward sums = {dq, dk, da_log, ddt};
-    const real *q = real_data_const(raw ? run->in[KDA_Q] : run->aux[KDA_AUX_Q]);
-    const real *k = real_data_const(raw ? run->in[KDA_K] : run->aux[KDA_AUX_K]);
+    const real *q = real_data_const(raw ? run->in[DELTA_IN_Q] : run->aux[KDA_AUX_Q]);
+    const real *k = real_data_const(raw ? run->in[DELTA_IN_K] : run->aux[KDA_AUX_K]);
     double flops = kda_each_head(run, q, k, kda_head_backward, &sums);
     kda_norms_backward(run, &sums, n_vectors);
     if (run->dparam[KDA_A_LOG] != NULL) {
@@ -349,85 +347,11 @@ gboolean REAL_NAME(kda_backward)(const OpRun *run, GError **error)
 }
 
 #if REAL_HAS_CLASS
-/* Adds a parameter PREFIX.part of n values that stays fp32. */
-static int kda_add_param(Graph *graph, const char *prefix, const char *part, int64_t n)
-{
-    int param = graph_add_param(graph, op_name(prefix, part).text, PARAM_VECTOR, n, 0, 0);
-    graph_param(graph, param)->always_fp32 = TRUE;
-    return param;
-}
-
 int kda_add(Graph *graph, const char *prefix, const int qkvzb[5], const KdaAttr *attr)
 {
-    OpName name = op_name(prefix, "kda");
-    gboolean gated = attr->gate != KDA_GATE_NONE;
-    int a_log = gated ? kda_add_param(graph, prefix, "A_log", attr->value_heads) : -1;
-    int dt_bias = gated ? kda_add_param(graph, prefix, "dt_bias", attr->value_heads * attr->key_dim) : -1;
-    int o = graph_add_tensor(graph, name.text, ROWS_TOKENS, attr->value_heads * attr->value_dim, graph->compute);
-    Op *op = op_add(graph, OP_kda, name.text, attr, sizeof *attr);
-    g_assert(attr->value_heads % attr->heads == 0);
-    for (int i = 0; i < 5; i++) {
-        op_input(op, qkvzb[i]);
-    }
-    if (gated) {
-        op_param(graph, op, a_log);
-        op_param(graph, op, dt_bias);
-    }
-    op_output(graph, op, o);
-    return o;
-}
-
-void kda_add_states(Graph *graph, Op *op, int before, int after)
-{
-    if (before >= 0) {
-        op_input(op, before);
-    }
-    op_output(graph, op, after);
-}
-
-/* kernels.md 2.6: normed q and k with their reciprocal norms, both pair matrices; v, z and beta by reference. */
-static void kda_saved(const OpView *view, OpSaved *ret_saved)
-{
-    const KdaAttr *attr = view->op->attr;
-    DeltaShape shape = kda_shape(view);
-    Dtype dtype = op_in(view, KDA_Q)->dtype, wide = op_wide_dtype(view->graph);
-    gboolean raw = attr->gate == KDA_GATE_NONE, has_state = view->op->n_inputs > KDA_STATE;
-    if (view->op->eager) {
-        *ret_saved = (OpSaved){.inputs = 1u << KDA_Q | 1u << KDA_K | 1u << KDA_Z | 1u << KDA_BETA};
-        delta_eager_saved(&shape, ret_saved);
-        return;
-    }
-    *ret_saved = (OpSaved){.inputs = 1u << KDA_V | 1u << KDA_Z | 1u << KDA_BETA};
-    ret_saved->inputs |= (raw ? 1u << KDA_Q | 1u << KDA_K : 0) | (has_state ? 1u << KDA_STATE : 0);
-    op_saved_aux(ret_saved, ROWS_TOKENS, shape.value_heads * shape.chunk, dtype);
-    op_saved_aux(ret_saved, ROWS_TOKENS, shape.value_heads * shape.chunk, dtype);
-    if (!raw) {
-        op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads * shape.key_dim, dtype);
-        op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads * shape.key_dim, dtype);
-        op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads, wide);
-        op_saved_aux(ret_saved, ROWS_TOKENS, shape.heads, wide);
-    }
-}
-
-static int64_t kda_saved_bytes(const OpView *view)
-{
-    OpSaved saved;
-    int64_t bytes = 0;
-    kda_saved(view, &saved);
-    for (int i = 0; i < saved.n_aux; i++) {
-        bytes += op_aux_bytes(&saved.aux[i], view->rows);
-    }
-    return bytes;
-}
-
-/* Both parameters (which a core without gate lacks), or those of them that train. */
-static int64_t kda_param_bytes(const OpView *view, gboolean trained_only)
-{
-    int64_t n = 0;
-    for (int i = 0; i < view->op->n_params; i++) {
-        n += trained_only && !op_trains_param(view, i) ? 0 : graph_param_numel(op_weight(view, i));
-    }
-    return dtype_bytes(op_wide_dtype(view->graph), n);
+    DeltaShape shape = kda_shape(attr);
+    return delta_op_add(graph, OP_kda, prefix, qkvzb, &shape, attr->gate != KDA_GATE_NONE ? attr->value_heads * attr->key_dim : 0, attr,
+                        sizeof *attr);
 }
 
 /* Around the core: norms 3 d + 2 per key head; gate, decay and scale per channel; write strength 2; exp(A_log). */
@@ -441,113 +365,56 @@ static double kda_outer_forward_flops(const KdaAttr *attr, int64_t tokens)
     return flops;
 }
 
-static void kda_work(const OpView *view, OpCost *cost, const DeltaSums *sums, const Work *amounts)
+static DeltaOp kda_describe(const OpView *view)
 {
-    DeltaShape shape = kda_shape(view);
-    Work *work = op_cost_stream(cost, amounts->law, amounts->flops, amounts->read_bytes, amounts->write_bytes);
-    work->m = sums->n_tokens;
-    work->n = shape.value_heads;
-    work->k = shape.key_dim;
-    work->n_groups = sums->n_sequences;
+    const KdaAttr *attr = view->op->attr;
+    int64_t tokens = op_rows(view, ROWS_TOKENS);
+    return (DeltaOp){.shape = kda_shape(attr),
+                     .pair_heads = attr->value_heads,
+                     .normed = attr->gate != KDA_GATE_NONE,
+                     .forward_flops = kda_outer_forward_flops(attr, tokens),
+                     .backward_flops = kda_outer_backward_flops(attr, tokens)};
+}
+
+static void kda_saved(const OpView *view, OpSaved *ret_saved)
+{
+    DeltaOp op = kda_describe(view);
+    delta_op_saved(view, &op, ret_saved);
 }
 
 static void kda_forward_cost(const OpView *view, OpCost *ret_cost)
 {
-    DeltaShape shape = kda_shape(view);
-    DeltaSums sums = delta_sums(view->rows, shape.chunk);
-    Work work = {
-        .law = WORK_KDA_FORWARD, .read_bytes = kda_param_bytes(view, FALSE), .write_bytes = kda_saved_bytes(view)};
-    *ret_cost = (OpCost){0};
-    if (view->op->eager) {
-        delta_eager_forward(&shape, &sums, ret_cost);
-        return;
-    }
-    for (int i = 0; i < view->op->n_inputs; i++) {
-        work.read_bytes += op_in_bytes(view, i);
-    }
-    for (int i = 0; i < view->op->n_outputs; i++) {
-        work.write_bytes += op_out_bytes(view, i);
-    }
-    work.flops = delta_forward_flops(&shape, &sums) + kda_outer_forward_flops(view->op->attr, sums.n_tokens);
-    kda_work(view, ret_cost, &sums, &work);
-    ret_cost->workspace_bytes = delta_forward_workspace(&shape, &sums);
-    ret_cost->n_host_ops = DELTA_HOST_FORWARD;
+    DeltaOp op = kda_describe(view);
+    delta_op_forward_cost(view, &op, ret_cost);
 }
 
-/* One fused pass that makes every gradient at once, needed or not: they share nearly all of the work. */
 static void kda_backward_cost(const OpView *view, OpCost *ret_cost)
 {
-    DeltaShape shape = kda_shape(view);
-    DeltaSums sums = delta_sums(view->rows, shape.chunk);
-    OpSaved saved;
-    *ret_cost = (OpCost){0};
-    if (!op_has_backward(view)) {
-        return;
-    }
-    if (view->op->eager) {
-        delta_eager_backward(&shape, &sums, ret_cost);
-        return;
-    }
-    kda_saved(view, &saved);
-    Work work = {.law = WORK_KDA_BACKWARD};
-    work.read_bytes = kda_saved_bytes(view) + kda_param_bytes(view, FALSE);
-    work.write_bytes = kda_param_bytes(view, TRUE);
-    for (int i = 0; i < view->op->n_inputs; i++) {
-        work.read_bytes += saved.inputs >> i & 1u ? op_in_bytes(view, i) : 0;
-        work.write_bytes += op_needs_input_grad(view, i) ? op_in_bytes(view, i) : 0;
-    }
-    for (int i = 0; i < view->op->n_outputs; i++) {
-        work.read_bytes += op_out_bytes(view, i);
-    }
-    work.flops = delta_backward_flops(&shape, &sums) + kda_outer_backward_flops(view->op->attr, sums.n_tokens);
-    kda_work(view, ret_cost, &sums, &work);
-    ret_cost->workspace_bytes = delta_backward_workspace(&shape, &sums);
-    ret_cost->n_host_ops = DELTA_HOST_BACKWARD;
-}
-
-/* Adds states before and after each sequence to a sample. */
-static void kda_sample_states(Graph *graph, const KdaAttr *attr)
-{
-    int64_t width = attr->value_heads * attr->key_dim * attr->value_dim;
-    int before = graph_add_input(graph, "state", ROWS_SEQUENCES, width, graph->compute, TRUE);
-    int after = graph_add_tensor(graph, "last_state", ROWS_SEQUENCES, width, graph->compute);
-    kda_add_states(graph, graph_op(graph, 0), before, after);
-    graph_add_output(graph, after);
+    DeltaOp op = kda_describe(view);
+    delta_op_backward_cost(view, &op, ret_cost);
 }
 
 static gboolean kda_sample(int idx, Graph *graph, RowCounts *rows)
 {
     static const struct {
         KdaAttr attr;
-        int64_t n_sequences, seq_len;
-        gboolean states;
+        DeltaSample sample;
     } samples[] = {
-        {{2, 2, 4, 3, 8, KDA_GATE_BOUNDED, -5, 1, FALSE}, 1, 12, TRUE},
-        {{1, 2, 3, 4, 4, KDA_GATE_SOFTPLUS, 0, 2, FALSE}, 2, 9, FALSE},   /* grouped heads, two sequences */
-        {{1, 1, 5, 2, 64, KDA_GATE_BOUNDED, -5, 1, FALSE}, 1, 37, FALSE}, /* three sub-chunks, ragged */
-        {{1, 1, 2, 2, 0, KDA_GATE_SOFTPLUS, 0, 1, FALSE}, 1, 65, FALSE},
-        {{1, 2, 3, 2, 32, KDA_GATE_NONE, 0, 0, FALSE}, 1, 33, TRUE},
-        {{1, 1, 1, 1, 0, KDA_GATE_BOUNDED, -5, 1, FALSE}, 1, 1, FALSE},
+        {{2, 2, 4, 3, 8, KDA_GATE_BOUNDED, -5, 1, FALSE}, {1, 12, TRUE}},
+        {{1, 2, 3, 4, 4, KDA_GATE_SOFTPLUS, 0, 2, FALSE}, {2, 9, FALSE}},   /* grouped heads, two sequences */
+        {{1, 1, 5, 2, 64, KDA_GATE_BOUNDED, -5, 1, FALSE}, {1, 37, FALSE}}, /* three sub-chunks, ragged */
+        {{1, 1, 2, 2, 0, KDA_GATE_SOFTPLUS, 0, 1, FALSE}, {1, 65, FALSE}},
+        {{1, 2, 3, 2, 32, KDA_GATE_NONE, 0, 0, FALSE}, {1, 33, TRUE}},
+        {{1, 1, 1, 1, 0, KDA_GATE_BOUNDED, -5, 1, FALSE}, {1, 1, FALSE}},
     };
-    static const char *const names[] = {"q", "k", "v", "z", "beta"};
+    int inputs[DELTA_N_IN];
     if (idx < 0 || idx >= (int)G_N_ELEMENTS(samples)) {
         return FALSE;
     }
     const KdaAttr *attr = &samples[idx].attr;
-    const int64_t widths[] = {attr->heads * attr->key_dim, attr->heads * attr->key_dim,
-                              attr->value_heads * attr->value_dim, attr->value_heads * attr->key_dim,
-                              attr->value_heads};
-    int inputs[5];
-    for (int i = 0; i < 5; i++) {
-        inputs[i] = graph_add_input(graph, names[i], ROWS_TOKENS, widths[i], graph->compute, TRUE);
-    }
-    graph_add_output(graph, kda_add(graph, "attn", inputs, attr));
-    if (samples[idx].states) {
-        kda_sample_states(graph, attr);
-    }
-    rows->rows[ROWS_TOKENS] = samples[idx].n_sequences * samples[idx].seq_len;
-    rows->rows[ROWS_SEQUENCES] = samples[idx].n_sequences;
-    rows->seq_len = samples[idx].seq_len;
+    DeltaShape shape = kda_shape(attr);
+    delta_op_sample_inputs(graph, &shape, "z", attr->value_heads * attr->key_dim, inputs);
+    delta_op_sample_finish(graph, &shape, &samples[idx].sample, kda_add(graph, "attn", inputs, attr), rows);
     return TRUE;
 }
 

@@ -35,12 +35,6 @@ typedef struct KdaAttr {
  */
 int kda_add(Graph *graph, const char *prefix, const int qkvzb[5], const KdaAttr *attr);
 
-/*
- * Adds the states before (-1 = zeros) and after each sequence ([SEQUENCES, value_heads x key_dim x value_dim]) to the
- * operator.
- */
-void kda_add_states(Graph *graph, Op *op, int before, int after);
-
 /* The gate at x = z + dt_bias: g, its slope in z and in A_log. exp_a = exp(A_log). */
 typedef struct KdaGatePoint {
     real g, slope_z, slope_a;

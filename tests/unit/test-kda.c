@@ -4,6 +4,7 @@
  */
 #include "tests/check.h"
 
+#include "models/delta-op.h"
 #include "models/execute.h"
 #include "models/ops/kda.h"
 
@@ -100,7 +101,7 @@ static void fixture_init(Fixture *f, const KdaAttr *attr)
     }
     f->o = kda_add(f->graph, "attn", f->tensors, attr);
     f->last = graph_add_tensor(f->graph, "last", ROWS_SEQUENCES, DK * DV, DTYPE_FP64);
-    kda_add_states(f->graph, graph_op(f->graph, 0), f->tensors[5], f->last);
+    delta_op_add_states(f->graph, graph_op(f->graph, 0), f->tensors[5], f->last);
     graph_add_output(f->graph, f->o);
     graph_add_output(f->graph, f->last);
     graph_finish(f->graph);
