@@ -69,7 +69,7 @@ static Program *whole_program(const Row *row, const Plan *plan, const Graph *gra
     Program *program = program_new();
     int segment = program_add_segment(program, "loss", graph);
     Emitter emitter = {.plan = plan, .device = plan->cluster->device, .segment = program_segment(program, segment)};
-    LayerPass pass = {.emitter = &emitter, .graph = graph, .rows = &rows, .keep = plan->keep, .dying_source = -1, .next_op = -1,
+    LayerPass pass = {.emitter = &emitter, .graph = graph, .rows = &rows, .dying_source = -1, .next_op = -1,
                       .cut_tensor = -1};
     g_autofree Place *grads = g_new0(Place, graph->params->len);
     layer_forward(&pass, SAVE_ALL);

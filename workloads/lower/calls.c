@@ -88,7 +88,6 @@ LayerPass lowering_pass(Lowering *lowering, const Graph *graph, const RowCounts 
     return (LayerPass){.emitter = &lowering->emitter,
                        .graph = graph,
                        .rows = rows,
-                       .keep = lowering->plan->keep,
                        .free_flat = lowering->plan->prefetch == PLAN_PREFETCH_EXPLICIT,
                        .reshard = lowering->plan->reshard_after_forward,
                        .first_micro_batch = TRUE,

@@ -1,3 +1,4 @@
+#include "workloads/lower/host-copy.h"
 #include "workloads/lower/walk.h"
 
 /* Where a recomputation stops: once every tensor to keep has been made. An operator that keeps inputs alone need not
@@ -24,7 +25,7 @@ static void recompute(Walk *walk)
     int end = recompute_end(walk);
     pass->emitter->phase = PHASE_RECOMPUTE;
     pass->emitter->is_backward = FALSE;
-    pass->emitter->is_selective = walk->mode == SAVE_SELECTED;
+    pass->emitter->is_selective = walk->mode == SAVE_SELECTED && pass->retention->intercepts;
     walk_emit_checkpoint(walk);
     walk->in_recompute = TRUE;
     walk->stop_op = end - 1;
@@ -110,8 +111,15 @@ static void backward_free_saved(Walk *walk, int o)
 {
     const Op *op = graph_op(walk->graph, o);
     const OpSaved *saved = &walk->saved[o];
+    for (int slot = 0; slot < N_SLOTS; slot++) {
+        if (walk->moved[o] >> slot & 1u) {
+            emit_free_recorded(walk->pass->emitter, walk_slot(walk, o, slot));
+        }
+    }
     for (int i = 0; i < saved->n_aux; i++) {
-        emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)});
+        if (!(walk->moved[o] >> (SLOT_AUX + i) & 1u)) {
+            emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)});
+        }
     }
     for (int k = 0; k < op->n_inputs + op->n_outputs; k++) {
         gboolean is_input = k < op->n_inputs;
@@ -119,7 +127,8 @@ static void backward_free_saved(Walk *walk, int o)
         int named = is_input ? op->inputs[i] : op->outputs[i];
         int t = named >= 0 ? walk->storage[named] : -1;
         guint32 mask = is_input ? saved->inputs : saved->outputs;
-        if (t < 0 || !(mask >> i & 1u) || --walk->refs[t] > 0) {
+        gboolean moved = walk->moved[o] >> (is_input ? i : SLOT_OUTPUT + i) & 1u;
+        if (t < 0 || !(mask >> i & 1u) || moved || --walk->refs[t] > 0) {
             continue;
         }
         gboolean is_private = walk->in_recompute || !walk_is_handed_on(walk, t);
@@ -177,6 +186,9 @@ static void backward_kernels(Walk *walk, int o, OpCost *cost)
     Place douts[OP_OUTPUTS_MAX];
     for (int i = 0; i < view.op->n_outputs; i++) {
         douts[i] = walk->grad[view.op->outputs[i]];
+    }
+    if (walk->moved[o] != 0) {
+        walk_swap_wait(walk, o);
     }
     walk_compute(walk, o, cost, douts);
     backward_free_saved(walk, o);

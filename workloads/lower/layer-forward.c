@@ -1,11 +1,18 @@
+#include "workloads/lower/host-copy.h"
 #include "workloads/lower/walk.h"
 
-static gboolean aux_outlives(const Walk *walk, int op)
+static gboolean aux_moves(const Walk *walk, int op, int i)
+{
+    return walk->moved[op] >> (SLOT_AUX + i) & 1u;
+}
+
+static gboolean aux_outlives(const Walk *walk, int op, int i)
 {
     if (!walk->saves[op]) {
         return FALSE;
     }
-    return walk->in_recompute || walk->mode == SAVE_ALL || (walk->mode == SAVE_SELECTED && walk_keeps_op(walk, op));
+    return walk->in_recompute || (walk->mode == SAVE_ALL && !aux_moves(walk, op, i)) ||
+           (walk->mode == SAVE_SELECTED && walk_keeps_op(walk, op));
 }
 
 static void forward_op(Walk *walk, int o)
@@ -28,8 +35,16 @@ static void forward_op(Walk *walk, int o)
         cost.n_works = cost.n_works_to_save;
     }
     walk_compute(walk, o, &cost, NULL);
-    for (int i = 0; i < n_aux && !aux_outlives(walk, o); i++) {
-        emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)});
+    if (!walk->in_recompute) {
+        walk_swap_out(walk, o);
+    }
+    for (int i = 0; i < n_aux; i++) {
+        Place aux = {ARG_FRAME, frame_aux(walk->graph, o, i)};
+        if (aux_moves(walk, o, i)) {
+            emit_free_recorded(walk->pass->emitter, aux);
+        } else if (!aux_outlives(walk, o, i)) {
+            emit_free(walk->pass->emitter, aux);
+        }
     }
 }
 
@@ -69,7 +84,10 @@ static void take_cached(Walk *walk, int o)
     const Op *op = graph_op(walk->graph, o);
     Emitter *emitter = walk->pass->emitter;
     gboolean exchanges = op_class(op->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && walk->graph->ep_size > 1;
-    emit_host(emitter, emitter->device->selective_op_ns + (exchanges ? emitter->device->selective_collective_ns : 0));
+    walk_swap_wait(walk, o);
+    if (walk->pass->retention->intercepts) {
+        emit_host(emitter, emitter->device->selective_op_ns + (exchanges ? emitter->device->selective_collective_ns : 0));
+    }
     for (int i = 0; i < op->n_outputs; i++) {
         int64_t bytes = graph_tensor_bytes(graph_tensor(walk->graph, op->outputs[i]), walk->pass->rows);
         if (!walk_is_copied(walk, o, op->outputs[i])) {
@@ -103,19 +121,30 @@ void walk_forward(Walk *walk, int end_op)
     }
 }
 
+static void walk_free_source(const Walk *walk)
+{
+    int tensor = g_array_index(walk->graph->inputs, int, walk->pass->dying_source);
+    Place source = {ARG_SOURCES + walk->pass->dying_source, BOUNDARY_VALUE};
+    if (walk->is_moving[tensor]) {
+        emit_free_recorded(walk->pass->emitter, source);
+    } else {
+        emit_free(walk->pass->emitter, source);
+    }
+}
+
 void layer_forward(const LayerPass *pass, SaveMode mode)
 {
     Walk walk;
     walk_init(&walk, pass, mode);
     pass->emitter->phase = PHASE_FORWARD;
     pass->emitter->is_backward = FALSE;
-    pass->emitter->is_selective = mode == SAVE_SELECTED;
+    pass->emitter->is_selective = mode == SAVE_SELECTED && pass->retention->intercepts;
     if (mode == SAVE_NONE || mode == SAVE_SELECTED) {
         walk_emit_checkpoint(&walk);
     }
     walk_forward(&walk, walk.end_op);
     if (walk.source_dies_early) {
-        emit_free(pass->emitter, (Place){ARG_SOURCES + pass->dying_source, BOUNDARY_VALUE});
+        walk_free_source(&walk);
     }
     walk_clear(&walk);
 }

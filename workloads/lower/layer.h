@@ -13,14 +13,7 @@
 #pragma once
 
 #include "workloads/lower/fsdp.h"
-
-/* Which activations outlive the forward pass. */
-typedef enum SaveMode {
-    SAVE_ALL,       /* what backward needs, as autograd keeps it */
-    SAVE_NONE,      /* checkpointed: nothing but the inputs */
-    SAVE_SELECTED,  /* checkpointed: inputs and results of the operators that memory.keep names */
-    SAVE_RECOMPUTE, /* the second run of a checkpointed pass: as SAVE_ALL, stopping after the last tensor to keep */
-} SaveMode;
+#include "workloads/lower/retention.h"
 
 enum { BOUNDARY_VALUE, BOUNDARY_GRAD, N_BOUNDARY };
 
@@ -36,7 +29,8 @@ typedef struct LayerPass {
     Emitter *emitter;
     const Graph *graph;
     const RowCounts *rows;
-    const gboolean *keep;      /* [N_OP_KEEPS]: operators whose results SAVE_SELECTED keeps */
+    const Retention *retention; /* where results or saved tensors stay; NULL: nothing but what the mode itself keeps */
+    gboolean hooks;            /* memory of what moves to DDR is free once its copy is issued */
     const FsdpGroup *group;    /* the graph's own group, or NULL when its parameters are gathered elsewhere */
     const FsdpGroup *experts;  /* nested group of the experts, or NULL */
     const FsdpGroup *next;     /* group to gather ahead in backward, or NULL */
@@ -54,8 +48,9 @@ typedef struct LayerPass {
     int cut_tensor;            /* tensor that operators after the range read, or -1 */
 } LayerPass;
 
-/* Buffers of a frame for this graph. */
+/* Buffers of a frame for this graph; and how many more it has when something of it moves to DDR. */
 int layer_frame_buffers(const Graph *graph);
+int layer_tier_buffers(const Graph *graph);
 
 /* What a buffer of the frame is, in words; caller frees. */
 char *layer_buffer_name(const Graph *graph, gint32 buffer);
@@ -75,6 +70,12 @@ Place layer_param_grad(const Graph *graph, int param);
 
 /* Where a pass over a range leaves, or finds, the gradient of the tensor at which the graph was cut. */
 Place layer_cut_grad(const Graph *graph);
+
+/*
+ * Carries out an event between passes (retention.h) on the frame of a layer whose pass that is; ops names its operators.
+ * Tokens of the layer's copies are at ARG_SWAP.
+ */
+void layer_swap(const LayerPass *pass, SwapAction action, const guint8 *ops);
 
 /* Place of a tensor in the frame or among the arguments. */
 Place layer_tensor(const Graph *graph, int tensor);

@@ -76,7 +76,8 @@ static int forward_segment(StepState *state, int64_t layer)
                       .loads = lowering->loads[layer],
                       .has_last_flat = state->last_flat != NULL,
                       .first_micro_batch = state->ahead == site,
-                      .next = gathers_next ? lowering->layers[layer + 1].kind : -1};
+                      .next = gathers_next ? lowering->layers[layer + 1].kind : -1,
+                      .retention = lowering->retention->made[layer]->id};
     int segment = lowering_find_segment(lowering, &key);
     if (segment >= 0) {
         return segment;
@@ -99,7 +100,9 @@ static int forward_segment(StepState *state, int64_t layer)
     pass.dying_source = lowering_dying_source(graph);
     pass.own_flat = !explicit_prefetch && fsdp_has_flat(site->group);
     pass.exchange = lowering->exchanges[layer];
-    layer_forward(&pass, lowering->mode);
+    pass.retention = lowering->retention->made[layer];
+    pass.hooks = lowering->retention->hooks;
+    layer_forward(&pass, pass.retention->mode);
     if (pass.reshard) {
         fsdp_reshard(emitter, site->group, ARG_GROUP);
     }
@@ -123,6 +126,7 @@ static void forward_layer(StepState *state, int64_t layer)
         call->args[ARG_LAST_FLAT] = state->last_flat->buffer;
     }
     call->args[ARG_OUTPUT] = lowering_boundary(lowering, layer + 1);
+    call->args[ARG_SWAP] = lowering->swap_tokens[layer];
     lowering_call_sources(lowering, call, lowering_layer_graph(lowering, layer), layer);
     state->last_flat = left_flat(lowering, layer);
     state->ahead = gathers_next ? &lowering->layers[layer + 1] : NULL;
@@ -170,7 +174,8 @@ static int backward_segment(StepState *state, int64_t layer, const GroupSite *ne
                       .dying_source = lowering_dying_source(graph),
                       .first_micro_batch = state->micro_batch == 0,
                       .grads_mask = source_grads(lowering, layer, pass.source_grads),
-                      .next = next != NULL ? next->kind : -1};
+                      .next = next != NULL ? next->kind : -1,
+                      .retention = lowering->retention->found[layer]->id};
     int segment = lowering_find_segment(lowering, &key);
     if (segment >= 0) {
         return segment;
@@ -184,7 +189,9 @@ static int backward_segment(StepState *state, int64_t layer, const GroupSite *ne
     pass.first_micro_batch = key.first_micro_batch;
     pass.reduce_pending = key.reduce_pending;
     pass.dying_source = key.dying_source;
-    layer_backward(&pass, lowering->mode, NULL);
+    pass.retention = lowering->retention->found[layer];
+    pass.hooks = lowering->retention->hooks;
+    layer_backward(&pass, pass.retention->mode, NULL);
     return segment;
 }
 
@@ -204,6 +211,7 @@ static void backward_layer(StepState *state, int64_t layer)
         call->args[ARG_LAST_REDUCE] = state->last_reduce->buffer;
     }
     call->args[ARG_OUTPUT] = lowering_boundary(lowering, layer + 1);
+    call->args[ARG_SWAP] = lowering->swap_tokens[layer];
     lowering_call_sources(lowering, call, lowering_layer_graph(lowering, layer), layer);
     for (int i = 0; i < 2; i++) {
         const GroupSite *site = i == 0 ? &lowering->experts[layer] : &lowering->layers[layer];
@@ -255,6 +263,45 @@ static void backward_embedding(StepState *state)
     state->last_reduce = NULL;
 }
 
+static void swap(StepState *state, const SwapEvent *event)
+{
+    Lowering *lowering = state->lowering;
+    const Graph *graph = lowering_layer_graph(lowering, event->layer);
+    SegmentKey key = {.what = SEGMENT_SWAP,
+                      .kind = lowering->graphs->layer_kind[event->layer],
+                      .loads = lowering->loads[event->layer],
+                      .retention = event->id};
+    int segment = lowering_find_segment(lowering, &key);
+    if (segment < 0) {
+        static const char *const names[] = {"copied activations freed", "activations on host dropped", "cached activations dropped", "activations to host",
+                                            "activations from host"};
+        segment = lowering_start_segment(lowering, &key, names[event->action], graph);
+        LayerPass pass = lowering_pass(lowering, graph, &lowering->rows[event->layer]);
+        pass.retention = event->action == SWAP_FETCH ? lowering->retention->found[event->layer] : lowering->retention->made[event->layer];
+        pass.hooks = lowering->retention->hooks;
+        pass.dying_source = lowering_dying_source(graph);
+        layer_swap(&pass, event->action, event->ops);
+    }
+    Call *call = lowering_add_call(lowering, segment, event->layer, state->micro_batch);
+    call->frame = state->frames[event->layer];
+    call->args[ARG_SWAP] = lowering->swap_tokens[event->layer];
+    call->args[ARG_OUTPUT] = lowering_boundary(lowering, event->layer + 1);
+    lowering_call_sources(lowering, call, graph, event->layer);
+}
+
+/* Everything that moves between the tiers at one place of the step. */
+static void swap_at(StepState *state, gint32 at)
+{
+    const RetentionPlan *retention = state->lowering->retention;
+    for (guint i = retention_first_event(retention, at); i < retention->events->len; i++) {
+        const SwapEvent *event = &g_array_index(retention->events, SwapEvent, i);
+        if (event->at != at) {
+            break;
+        }
+        swap(state, event);
+    }
+}
+
 static void lower_micro_batch(StepState *state)
 {
     Lowering *lowering = state->lowering;
@@ -262,15 +309,19 @@ static void lower_micro_batch(StepState *state)
     gather_root(state);
     forward_embedding(state);
     for (int64_t i = 0; i < n_layers; i++) {
+        swap_at(state, retention_before_forward(lowering->retention, i));
         forward_layer(state, i);
     }
+    swap_at(state, retention_before_forward(lowering->retention, n_layers));
     head_forward(state);
     for (int64_t chunk = 0; lowering->cut >= 0 && chunk < head_n_chunks(lowering); chunk++) {
         head_forward_chunk(state, chunk);
     }
     mark(lowering, PHASE_FORWARD, state->micro_batch);
+    swap_at(state, retention_before_head_backward(lowering->retention));
     head_backward(state);
     for (int64_t i = n_layers - 1; i >= 0; i--) {
+        swap_at(state, retention_before_backward(lowering->retention, i));
         backward_layer(state, i);
     }
     backward_embedding(state);
@@ -286,13 +337,6 @@ int64_t lower_static_bytes(const Program *program)
     return sum;
 }
 
-static SaveMode save_mode(const Plan *plan)
-{
-    static const SaveMode modes[] = {
-        [PLAN_RECOMPUTE_NONE] = SAVE_ALL, [PLAN_RECOMPUTE_FULL] = SAVE_NONE, [PLAN_RECOMPUTE_SELECTIVE] = SAVE_SELECTED};
-    return modes[plan->recompute];
-}
-
 static void lowering_clear(Lowering *lowering)
 {
     g_array_unref(lowering->cache);
@@ -301,6 +345,8 @@ static void lowering_clear(Lowering *lowering)
     g_free(lowering->rows);
     g_free(lowering->exchanges);
     g_free(lowering->loads);
+    g_free(lowering->swap_tokens);
+    retention_plan_free(lowering->retention);
     price_list_free(lowering->emitter.prices);
 }
 
@@ -314,7 +360,7 @@ static Program *lower(const Plan *plan, const ModelGraph *graphs, const Routing 
     lowering.program->keeps_works = keeps_works;
     lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = price_list_new()};
     lowering.cache = g_array_new(FALSE, TRUE, sizeof(CachedSegment));
-    lowering.mode = save_mode(plan);
+    lowering.retention = retention_plan_new(plan, graphs, routing);
     lowering_start(&lowering, frames, &state.head_frame, &state.embedding_frame);
     if (plan->seq_chunk > 0) {
         lowering.cut = head_find_cut(graphs->head, &cut_tensor);

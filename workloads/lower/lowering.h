@@ -15,10 +15,11 @@ typedef struct SegmentKey {
     gint32 loads; /* index of the layer's expert loads; layers of equal loads share it */
     gint32 has_last_flat, reduce_pending, dying_source, first_micro_batch, grads_mask;
     gint32 next; /* identity of the group gathered ahead, -1 = none */
+    gint32 retention; /* table; of a swap: event */
     gint32 rows; /* of a loss chunk */
 } SegmentKey;
 
-typedef enum SegmentKind { SEGMENT_FORWARD, SEGMENT_BACKWARD, SEGMENT_CHUNK_FORWARD, SEGMENT_CHUNK_BACKWARD } SegmentKind;
+typedef enum SegmentKind { SEGMENT_FORWARD, SEGMENT_BACKWARD, SEGMENT_CHUNK_FORWARD, SEGMENT_CHUNK_BACKWARD, SEGMENT_SWAP } SegmentKind;
 
 typedef struct CachedSegment {
     SegmentKey key;
@@ -50,7 +51,8 @@ typedef struct Lowering {
     gint32 chunk_sums;     /* gradients summed over loss chunks */
     gint32 inputs;         /* token ids and labels: static, no buffer of the program */
     int cut;               /* first operator of the chunked part of the head, or -1 */
-    SaveMode mode;
+    RetentionPlan *retention;
+    gint32 *swap_tokens; /* [n_layers]: two for each operator, or -1 */
 } Lowering;
 
 /* Everything that a micro-batch needs to know. */

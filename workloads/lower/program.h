@@ -168,7 +168,7 @@ typedef struct Segment {
     GArray *works;      /* Work: what its kernels ask for, without group_rows; NULL unless the program keeps them */
 } Segment;
 
-enum { CALL_ARGS_MAX = 24 };
+enum { CALL_ARGS_MAX = 26 };
 
 /* One run of a segment. */
 typedef struct Call {

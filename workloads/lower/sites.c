@@ -187,8 +187,14 @@ void lowering_start(Lowering *lowering, gint32 *frames, gint32 *head_frame, gint
     place_ends(lowering);
     place_layers(lowering);
     count_rows(lowering);
+    lowering->swap_tokens = g_new0(gint32, graphs->n_layers);
     for (int64_t i = 0; i < graphs->n_layers; i++) {
-        frames[i] = lowering_take_buffers(lowering, layer_frame_buffers(lowering_layer_graph(lowering, i)));
+        const Graph *graph = lowering_layer_graph(lowering, i);
+        const RetentionPlan *retention = lowering->retention;
+        gboolean tiered = retention->has_ddr;
+        frames[i] = lowering_take_buffers(lowering, layer_frame_buffers(graph) + (tiered ? layer_tier_buffers(graph) : 0));
+        lowering->swap_tokens[i] = tiered ? lowering->program->n_tokens : -1;
+        lowering->program->n_tokens += tiered ? 2 * graph_n_ops(graph) : 0;
     }
     lowering->losses = lowering_take_buffers(lowering, (int)head_n_chunks(lowering) * N_BOUNDARY);
     lowering->chunk_sums = lowering_take_buffers(lowering, CHUNK_PARAMS + 2 * (int)graphs->head->params->len);

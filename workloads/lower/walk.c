@@ -1,6 +1,7 @@
 #include "workloads/lower/walk.h"
 
 #include "models/ops/dispatch.h"
+#include "workloads/lower/host-copy.h"
 
 gint32 frame_aux(const Graph *graph, int op, int i)
 {
@@ -32,9 +33,24 @@ gint32 frame_cut_grad(const Graph *graph)
     return frame_workspace(graph) + 1;
 }
 
+gint32 frame_host(const Graph *graph, int op, int slot)
+{
+    return frame_cut_grad(graph) + 1 + op * N_SLOTS + slot;
+}
+
+gint32 frame_back(const Graph *graph, int op, int slot)
+{
+    return frame_host(graph, graph_n_ops(graph) + op, slot);
+}
+
 int layer_frame_buffers(const Graph *graph)
 {
     return frame_cut_grad(graph) + 1;
+}
+
+int layer_tier_buffers(const Graph *graph)
+{
+    return 2 * N_SLOTS * graph_n_ops(graph);
 }
 
 char *layer_buffer_name(const Graph *graph, gint32 buffer)
@@ -55,6 +71,11 @@ char *layer_buffer_name(const Graph *graph, gint32 buffer)
     }
     if (buffer < frame_workspace(graph)) {
         return g_strdup_printf("gradient of %s", graph_param(graph, buffer - frame_param_grad(graph, 0))->name);
+    }
+    if (buffer > frame_cut_grad(graph)) {
+        gint32 i = (buffer - frame_host(graph, 0, 0)) / N_SLOTS, n = graph_n_ops(graph);
+        return g_strdup_printf("slot %d of %s, %s", (buffer - frame_host(graph, 0, 0)) % N_SLOTS, graph_op(graph, i % n)->name,
+                               i < n ? "in host memory" : "back from host memory");
     }
     return g_strdup(buffer == frame_workspace(graph) ? "workspace" : "gradient at the cut");
 }
@@ -114,6 +135,14 @@ OpView walk_view(const Walk *walk, int op)
     return (OpView){walk->graph, graph_op(walk->graph, op), walk->pass->rows};
 }
 
+/* A backward will read a slot: the tensor itself, or a copy that comes back from DDR. */
+static void count_ref(Walk *walk, int op, int slot, int tensor)
+{
+    gboolean moves = walk->moved[op] >> slot & 1u;
+    walk->refs[tensor] = (gint16)(walk->refs[tensor] + !moves);
+    walk->is_moving[tensor] = walk->is_moving[tensor] || moves;
+}
+
 void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
 {
     const Graph *graph = pass->graph;
@@ -124,6 +153,8 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
     walk->saved = g_new0(OpSaved, n_ops);
     walk->saves = g_new0(gboolean, n_ops);
+    walk->moved = g_new0(guint64, n_ops);
+    walk->is_moving = g_new0(gboolean, n_tensors);
     walk->storage = g_new(int, n_tensors);
     walk->uses = g_new0(gint16, n_tensors);
     walk->refs = g_new0(gint16, n_tensors);
@@ -153,14 +184,15 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
             continue;
         }
         class->saved(&view, &walk->saved[o]);
+        walk->moved[o] = mode == SAVE_ALL && pass->retention != NULL ? pass->retention->moved[o] : 0;
         for (int i = 0; i < view.op->n_inputs; i++) {
             if (walk->saved[o].inputs >> i & 1u && view.op->inputs[i] >= 0) {
-                walk->refs[walk->storage[view.op->inputs[i]]]++;
+                count_ref(walk, o, i, walk->storage[view.op->inputs[i]]);
             }
         }
         for (int i = 0; i < view.op->n_outputs; i++) {
             if (walk->saved[o].outputs >> i & 1u) {
-                walk->refs[walk->storage[view.op->outputs[i]]]++;
+                count_ref(walk, o, SLOT_OUTPUT + i, walk->storage[view.op->outputs[i]]);
             }
         }
     }
@@ -172,6 +204,8 @@ void walk_clear(Walk *walk)
 {
     g_free(walk->saved);
     g_free(walk->saves);
+    g_free(walk->moved);
+    g_free(walk->is_moving);
     g_free(walk->storage);
     g_free(walk->uses);
     g_free(walk->refs);
@@ -195,7 +229,8 @@ void walk_emit_checkpoint(const Walk *walk)
 
 gboolean walk_keeps_op(const Walk *walk, int op)
 {
-    return op >= 0 && walk->pass->keep[op_class(graph_op(walk->graph, op)->kind)->keep];
+    const Retention *retention = walk->pass->retention;
+    return op >= 0 && retention != NULL && retention->of_op[op] != KEEP_NOT;
 }
 
 /* Whether SAVE_SELECTED keeps a tensor: the result of a kept operator, unless that can be copied again. */
@@ -252,7 +287,11 @@ void walk_alloc_tensor(Walk *walk, int tensor)
 
 void walk_free_tensor(Walk *walk, int tensor)
 {
-    emit_free(walk->pass->emitter, walk_tensor(walk, tensor));
+    if (walk->is_moving[tensor]) {
+        emit_free_recorded(walk->pass->emitter, walk_tensor(walk, tensor));
+    } else {
+        emit_free(walk->pass->emitter, walk_tensor(walk, tensor));
+    }
     walk->alive[tensor] = FALSE;
 }
 
@@ -307,15 +346,17 @@ static void emit_op_value(const Walk *walk, int op, gboolean backward, const Pla
     for (int i = 0; i < view.op->n_inputs; i++) {
         int t = view.op->inputs[i];
         gboolean is_read = t >= 0 && (!backward || walk->saved[op].inputs >> i & 1u);
-        emit_operand(emitter, !is_read ? absent : is_dispatch && !backward && i == 0 ? exchange->arrived : walk_tensor(walk, walk->storage[t]));
+        Place own = backward && is_read ? walk_slot(walk, op, i) : is_read ? walk_tensor(walk, walk->storage[t]) : absent;
+        emit_operand(emitter, is_read && is_dispatch && !backward && i == 0 ? exchange->arrived : own);
     }
     for (int i = 0; i < view.op->n_outputs; i++) {
         int t = view.op->outputs[i];
         gboolean is_named = !backward || walk->saved[op].outputs >> i & 1u;
-        emit_operand(emitter, !is_named ? absent : is_combine && !backward ? exchange->arrived : walk_tensor(walk, walk->storage[t]));
+        Place own = backward ? walk_slot(walk, op, SLOT_OUTPUT + i) : walk_tensor(walk, walk->storage[t]);
+        emit_operand(emitter, !is_named ? absent : is_combine && !backward ? exchange->arrived : own);
     }
     for (int i = 0; i < n_aux; i++) {
-        emit_operand(emitter, (Place){ARG_FRAME, frame_aux(walk->graph, op, i)});
+        emit_operand(emitter, backward ? walk_slot(walk, op, SLOT_AUX + i) : (Place){ARG_FRAME, frame_aux(walk->graph, op, i)});
     }
     for (int i = 0; backward && i < view.op->n_outputs; i++) {
         emit_operand(emitter, is_combine ? exchange->arrived : douts[i]);

@@ -2,7 +2,8 @@
  * Walk: the state of one pass over the operators of a graph, shared by the forward and the backward pass.
  *
  * Frame layout: tensors, auxiliary tensors (OP_AUX_MAX per operator), gradients that an operator makes of its inputs, sums
- * of such gradients with earlier ones (OP_INPUTS_MAX each per operator), gradients of parameters, workspace, cut gradient.
+ * of such gradients with earlier ones (OP_INPUTS_MAX each per operator), gradients of parameters, workspace, cut gradient;
+ * where something moves to DDR: N_SLOTS pinned host buffers per operator, and as many in HBM for what came back.
  */
 #pragma once
 
@@ -17,9 +18,11 @@ typedef struct Walk {
     int first_op, end_op;
     OpSaved *saved;      /* by operator */
     gboolean *saves;     /* by operator: its backward will run */
+    guint64 *moved;      /* by operator: slots that lie in DDR between the passes (SAVE_ALL) */
+    gboolean *is_moving; /* by tensor: a copy to DDR may still read it when it dies */
     int *storage;        /* by tensor: the one whose memory it is; views share their input's */
     gint16 *uses;        /* by tensor: readers still to come */
-    gint16 *refs;        /* by tensor: backward operators that will read it */
+    gint16 *refs;        /* by tensor: backward operators that will read it here, in HBM */
     gboolean *alive;     /* by tensor */
     int stop_op;             /* operator in which a recomputation stops once its tensors to keep are made, or -1 */
     gboolean source_dies_early; /* nobody keeps the dying source for backward: it dies with the forward pass */
@@ -40,6 +43,8 @@ gint32 frame_sum(const Graph *graph, int op, int i);
 gint32 frame_param_grad(const Graph *graph, int param);
 gint32 frame_workspace(const Graph *graph);
 gint32 frame_cut_grad(const Graph *graph);
+gint32 frame_host(const Graph *graph, int op, int slot);
+gint32 frame_back(const Graph *graph, int op, int slot);
 
 /* Which input of the graph a tensor is, or -1; whether it is an output. */
 int walk_source_index(const Graph *graph, int tensor);
@@ -78,6 +83,15 @@ void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts);
 
 /* First and last operator that reads an expert parameter; FALSE if there is none. */
 gboolean walk_expert_range(const Walk *walk, int *ret_first, int *ret_last);
+
+/* Copies what of an operator's slots goes to DDR, behind the compute stream (swap.c). */
+void walk_swap_out(const Walk *walk, int op);
+
+/* Compute waits until what came back of an operator is there. */
+void walk_swap_wait(const Walk *walk, int op);
+
+/* Where the backward of an operator finds a slot: where it was made, or where it came back to. */
+Place walk_slot(const Walk *walk, int op, int slot);
 
 /* Runs the operators before end_op forward: the pass itself, or its recomputation. */
 void walk_forward(Walk *walk, int end_op);

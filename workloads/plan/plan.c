@@ -268,6 +268,42 @@ static void read_workload(Plan *plan, JsonObject *root, const char *base_dir)
     json_object_end(object);
 }
 
+/* In the order of CachePolicyKind, the choice last (workloads/lower/tier-cache.h). */
+static const char *const cache_policies[] = {"lru", "cost_benefit", "belady", "choice"};
+
+static void read_cache(Plan *plan, JsonObject *memory)
+{
+    JsonObject *object = json_object_child(memory, "cache");
+    if (object == NULL) {
+        return;
+    }
+    const int choice = G_N_ELEMENTS(cache_policies) - 1;
+    plan->has_cache = TRUE;
+    plan->cache_has_keep = json_object_has(memory, "keep");
+    plan->cache_hbm_bytes = json_object_bytes(object, "hbm_bytes", 0);
+    plan->cache_ddr_bytes = json_object_bytes(object, "ddr_bytes", 0);
+    plan->cache_policy = json_object_choice(object, "policy", cache_policies, G_N_ELEMENTS(cache_policies), choice);
+    plan->cache_window = json_object_int(object, "window", 1, 1024, 1);
+    json_object_end(object);
+    if (plan->recompute != PLAN_RECOMPUTE_SELECTIVE) {
+        json_object_fail(memory, "cache", "caches what recomputation would make again; set memory.recompute to \"selective\"");
+    }
+}
+
+static void read_offload(Plan *plan, JsonObject *memory)
+{
+    plan->offload_fraction = json_object_number(memory, "offload_fraction", 0, 1, 0);
+    plan->offload_layers = json_object_int(memory, "offload_layers", 1, COUNT_MAX, 0);
+    if (plan->offload_fraction > 0 && plan->recompute != PLAN_RECOMPUTE_NONE) {
+        json_object_fail(memory, "offload_fraction",
+                         "moves what autograd saves; set memory.recompute to \"none\", or give memory.cache.ddr_bytes to move what "
+                         "selective recomputation keeps");
+    }
+    if (json_object_has(memory, "offload_layers") && !(plan->offload_fraction > 0)) {
+        json_object_fail(memory, "offload_layers", "has no effect without memory.offload_fraction above 0");
+    }
+}
+
 static void read_memory(Plan *plan, JsonObject *root)
 {
     static const char *const recomputes[] = {"none", "full", "selective"};
@@ -286,10 +322,8 @@ static void read_memory(Plan *plan, JsonObject *root)
     } else if (json_object_has(object, "keep")) {
         json_object_fail(object, "keep", "has no effect unless memory.recompute is \"selective\"");
     }
-    if (json_object_has(object, "cache")) {
-        json_object_fail(object, "cache", "tiered caching is not modelled yet; leave the field out");
-    }
-    plan_refuse_number(object, "offload_fraction", 0);
+    read_cache(plan, object);
+    read_offload(plan, object);
     json_object_end(object);
 }
 

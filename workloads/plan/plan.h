@@ -59,6 +59,13 @@ typedef struct Plan {
     PlanMoe moe;
     PlanRecompute recompute;
     gboolean keep[N_OP_KEEPS];
+    double offload_fraction;     /* of the tensors that autograd saves; by hooks */
+    int64_t offload_layers;      /* the first so many layers; 0 = all */
+    gboolean has_cache;          /* memory.cache: budgets fill the tables */
+    gboolean cache_has_keep;     /* memory.keep names what may be cached; else everything may */
+    int64_t cache_hbm_bytes, cache_ddr_bytes;
+    int cache_policy;            /* CachePolicyKind of workloads/lower/cache-policy.h */
+    int64_t cache_window;        /* layers between a copy and the use of what it frees or brings */
     int64_t seq_chunk, vocab_chunk; /* 0 = not chunked */
     PlanOptimizer optimizer;
     gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */
