@@ -267,18 +267,21 @@ static void swap(StepState *state, const SwapEvent *event)
 {
     Lowering *lowering = state->lowering;
     const Graph *graph = lowering_layer_graph(lowering, event->layer);
+    const RetentionPlan *retention = lowering->retention;
+    const Retention *table = event->action == SWAP_FETCH ? retention->found[event->layer] : retention->made[event->layer];
     SegmentKey key = {.what = SEGMENT_SWAP,
                       .kind = lowering->graphs->layer_kind[event->layer],
                       .loads = lowering->loads[event->layer],
-                      .retention = event->id};
+                      .retention = table->id,
+                      .event = event->id};
     int segment = lowering_find_segment(lowering, &key);
     if (segment < 0) {
         static const char *const names[] = {"copied activations freed", "activations on host dropped", "cached activations dropped", "activations to host",
                                             "activations from host"};
         segment = lowering_start_segment(lowering, &key, names[event->action], graph);
         LayerPass pass = lowering_pass(lowering, graph, &lowering->rows[event->layer]);
-        pass.retention = event->action == SWAP_FETCH ? lowering->retention->found[event->layer] : lowering->retention->made[event->layer];
-        pass.hooks = lowering->retention->hooks;
+        pass.retention = table;
+        pass.hooks = retention->hooks;
         pass.dying_source = lowering_dying_source(graph);
         layer_swap(&pass, event->action, event->ops);
     }

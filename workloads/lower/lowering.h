@@ -15,7 +15,8 @@ typedef struct SegmentKey {
     gint32 loads; /* index of the layer's expert loads; layers of equal loads share it */
     gint32 has_last_flat, reduce_pending, dying_source, first_micro_batch, grads_mask;
     gint32 next; /* identity of the group gathered ahead, -1 = none */
-    gint32 retention; /* table; of a swap: event */
+    gint32 retention; /* table */
+    gint32 event;     /* of a swap */
     gint32 rows; /* of a loss chunk */
 } SegmentKey;
 

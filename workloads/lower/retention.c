@@ -4,9 +4,6 @@
 
 #include "workloads/lower/cache-fill.h"
 
-/* Hooks leave tensors below 1 MiB where they are. */
-static const int64_t HOOK_BYTES_MIN = 1 << 20;
-
 static void table_free(void *data)
 {
     Retention *table = data;
@@ -155,32 +152,21 @@ void retention_add_traffic(RetentionPlan *plan, int64_t layer, int64_t window)
 RowCounts retention_rows(const Plan *plan, const Routing *routing, int64_t layer)
 {
     const Model *model = plan->model;
-    int64_t tokens = plan->seq_len * plan->micro_batch, moe_layer = 0;
-    RowCounts counts = {.seq_len = plan->seq_len};
-    counts.rows[ROWS_ONE] = 1;
-    counts.rows[ROWS_TOKENS] = tokens;
-    counts.rows[ROWS_SLOTS] = counts.rows[ROWS_RECEIVED] = tokens * model->top_k;
-    counts.rows[ROWS_EXPERTS] = model->n_experts;
-    counts.rows[ROWS_LOCAL_EXPERTS] = model->n_experts / plan->ep;
-    counts.rows[ROWS_PAIRS] = tokens * plan->seq_len;
-    counts.rows[ROWS_SEQUENCES] = plan->micro_batch;
-    if (routing == NULL || model->layers[layer].ffn != FFN_MOE) {
-        return counts;
+    int64_t moe_layer = 0;
+    if (model->layers[layer].ffn != FFN_MOE) {
+        return routing_row_counts(plan, routing, -1, 0);
     }
     for (int64_t i = 0; i < layer; i++) {
         moe_layer += model->layers[i].ffn == FFN_MOE;
     }
-    counts.rows[ROWS_RECEIVED] = 0;
-    for (int64_t r = 0; r < plan->ep; r++) {
-        RoutingRows rows;
-        routing_rows(routing, routing_table(routing, (int)moe_layer), r, &rows);
-        if (rows.n_received > counts.rows[ROWS_RECEIVED]) {
-            counts.rows[ROWS_RECEIVED] = rows.n_received;
-            counts.local_expert_rows = rows.local_expert_rows;
-        }
-        counts.rows[ROWS_SLOTS] = MAX(r > 0 ? counts.rows[ROWS_SLOTS] : 0, rows.n_sent);
+    RowCounts most = routing_row_counts(plan, routing, moe_layer, 0);
+    for (int64_t r = 1; routing != NULL && r < plan->ep; r++) {
+        RowCounts rows = routing_row_counts(plan, routing, moe_layer, r);
+        int64_t slots = MAX(most.rows[ROWS_SLOTS], rows.rows[ROWS_SLOTS]);
+        most = rows.rows[ROWS_RECEIVED] > most.rows[ROWS_RECEIVED] ? rows : most;
+        most.rows[ROWS_SLOTS] = slots;
     }
-    return counts;
+    return most;
 }
 
 static OpSaved saved_of(const OpView *view)
@@ -251,7 +237,7 @@ static const Retention *table_of_keep(RetentionPlan *plan, const Plan *of, const
 }
 
 /* Hooks see what each operator saves, in the order in which it does; every 1/fraction-th tensor moves. */
-static const Retention *table_of_hooks(RetentionPlan *plan, const Graph *graph, const RowCounts *rows, double fraction, double *owed)
+static const Retention *table_of_hooks(RetentionPlan *plan, const Plan *of, const Graph *graph, const RowCounts *rows, double *owed)
 {
     Retention *table = retention_new(SAVE_ALL, graph_n_ops(graph));
     for (int o = 0; o < table->n_ops; o++) {
@@ -268,8 +254,9 @@ static const Retention *table_of_hooks(RetentionPlan *plan, const Graph *graph, 
             } else if (slot - SLOT_AUX < saved.n_aux) {
                 bytes = op_aux_bytes(&saved.aux[slot - SLOT_AUX], rows);
             }
-            *owed += bytes >= HOOK_BYTES_MIN ? fraction : 0;
-            if (bytes >= HOOK_BYTES_MIN && *owed >= 1) {
+            gboolean large = bytes > 0 && bytes >= of->offload_min_bytes;
+            *owed += large ? of->offload_fraction : 0;
+            if (large && *owed >= 1) {
                 *owed -= 1;
                 table->moved[o] |= (guint64)1 << slot;
             }
@@ -287,7 +274,7 @@ static void fill_static(RetentionPlan *plan, const Plan *of, const ModelGraph *g
         if (plan->hooks) {
             RowCounts rows = retention_rows(of, routing, i);
             gboolean moves = of->offload_layers == 0 || i < of->offload_layers;
-            plan->made[i] = table_of_hooks(plan, graph, &rows, moves ? of->offload_fraction : 0, &owed);
+            plan->made[i] = moves ? table_of_hooks(plan, of, graph, &rows, &owed) : table_of_keep(plan, of, graph);
         } else {
             plan->made[i] = table_of_keep(plan, of, graph);
         }

@@ -271,6 +271,9 @@ static void read_workload(Plan *plan, JsonObject *root, const char *base_dir)
 /* In the order of CachePolicyKind, the choice last (workloads/lower/tier-cache.h). */
 static const char *const cache_policies[] = {"lru", "cost_benefit", "belady", "choice"};
 
+/* Hooks leave smaller tensors where they are: a copy of them costs more than it frees. */
+enum { OFFLOAD_BYTES_MIN = 1 << 20 };
+
 static void read_cache(Plan *plan, JsonObject *memory)
 {
     JsonObject *object = json_object_child(memory, "cache");
@@ -294,13 +297,17 @@ static void read_offload(Plan *plan, JsonObject *memory)
 {
     plan->offload_fraction = json_object_number(memory, "offload_fraction", 0, 1, 0);
     plan->offload_layers = json_object_int(memory, "offload_layers", 1, COUNT_MAX, 0);
+    plan->offload_min_bytes = json_object_bytes(memory, "offload_min_bytes", OFFLOAD_BYTES_MIN);
     if (plan->offload_fraction > 0 && plan->recompute != PLAN_RECOMPUTE_NONE) {
         json_object_fail(memory, "offload_fraction",
                          "moves what autograd saves; set memory.recompute to \"none\", or give memory.cache.ddr_bytes to move what "
                          "selective recomputation keeps");
     }
-    if (json_object_has(memory, "offload_layers") && !(plan->offload_fraction > 0)) {
-        json_object_fail(memory, "offload_layers", "has no effect without memory.offload_fraction above 0");
+    static const char *const details[] = {"offload_layers", "offload_min_bytes"};
+    for (size_t i = 0; i < G_N_ELEMENTS(details) && !(plan->offload_fraction > 0); i++) {
+        if (json_object_has(memory, details[i])) {
+            json_object_fail(memory, details[i], "has no effect without memory.offload_fraction above 0");
+        }
     }
 }
 

@@ -61,6 +61,7 @@ typedef struct Plan {
     gboolean keep[N_OP_KEEPS];
     double offload_fraction;     /* of the tensors that autograd saves; by hooks */
     int64_t offload_layers;      /* the first so many layers; 0 = all */
+    int64_t offload_min_bytes;   /* smaller tensors stay */
     gboolean has_cache;          /* memory.cache: budgets fill the tables */
     gboolean cache_has_keep;     /* memory.keep names what may be cached; else everything may */
     int64_t cache_hbm_bytes, cache_ddr_bytes;

@@ -27,6 +27,42 @@ typedef struct Grads {
     int *of_tensor;  /* index, or -1 */
 } Grads;
 
+/* Storage that a tensor is a part of. */
+static int storage_of(const Graph *graph, int tensor)
+{
+    int producer = graph_tensor(graph, tensor)->producer;
+    while (producer >= 0 && op_class(graph_op(graph, producer)->kind)->views_input) {
+        tensor = graph_op(graph, producer)->inputs[0];
+        producer = graph_tensor(graph, tensor)->producer;
+    }
+    return tensor;
+}
+
+int64_t pass_slot_bytes(const Retention *retention, const Graph *graph, const RowCounts *rows, const guint8 *ops)
+{
+    int64_t sum = 0;
+    for (int o = 0; o < retention->n_ops; o++) {
+        OpView view = {graph, graph_op(graph, o), rows};
+        guint64 slots = retention->moved[o];
+        OpSaved saved = {0};
+        if (retention->mode != SAVE_ALL) {
+            retention_entry(graph, rows, o, &slots);
+        }
+        if (op_has_backward(&view)) {
+            op_class(view.op->kind)->saved(&view, &saved);
+        }
+        for (int slot = 0; ops[o] && slot < N_SLOTS; slot++) {
+            if (!(slots >> slot & 1u)) {
+                continue;
+            }
+            int tensor = slot < SLOT_OUTPUT ? view.op->inputs[slot] : slot < SLOT_AUX ? view.op->outputs[slot - SLOT_OUTPUT] : -1;
+            sum += pass_round(tensor < 0 ? op_aux_bytes(&saved.aux[slot - SLOT_AUX], rows)
+                                         : graph_tensor_bytes(graph_tensor(graph, storage_of(graph, tensor)), rows));
+        }
+    }
+    return sum;
+}
+
 int64_t pass_round(int64_t bytes)
 {
     const int64_t unit = 512;
@@ -129,8 +165,18 @@ static OpView op_view(const Lives *lives, int op)
     return (OpView){lives->spec->graph, graph_op(lives->spec->graph, op), lives->spec->rows};
 }
 
-static void lives_keep(Lives *lives, int op, int tensor)
+/* Whether a backward finds a slot in DDR, so that what was made need not stay. */
+static gboolean is_moved(const Lives *lives, int op, int slot)
 {
+    const Retention *retention = lives->spec->retention;
+    return lives->spec->keep == PASS_KEEP_ALL && retention != NULL && (retention->moved[op] >> slot & 1u);
+}
+
+static void lives_keep(Lives *lives, int op, int slot, int tensor)
+{
+    if (is_moved(lives, op, slot)) {
+        return;
+    }
     int *keeper = &lives->keeper[lives->storage[tensor]];
     *keeper = *keeper < 0 ? op : MIN(*keeper, op);
 }
@@ -150,12 +196,12 @@ static void lives_read_op(Lives *lives, int o)
     op_class(view.op->kind)->saved(&view, &lives->saved[o]);
     for (int i = 0; i < view.op->n_inputs; i++) {
         if ((lives->saved[o].inputs >> i & 1u) && view.op->inputs[i] >= 0) {
-            lives_keep(lives, o, view.op->inputs[i]);
+            lives_keep(lives, o, i, view.op->inputs[i]);
         }
     }
     for (int i = 0; i < view.op->n_outputs; i++) {
         if (lives->saved[o].outputs >> i & 1u) {
-            lives_keep(lives, o, view.op->outputs[i]);
+            lives_keep(lives, o, SLOT_OUTPUT + i, view.op->outputs[i]);
         }
     }
 }
@@ -194,8 +240,7 @@ static void lives_clear(Lives *lives)
 
 static gboolean is_kept_op(const Lives *lives, int op)
 {
-    return lives->spec->keep == PASS_KEEP_SELECTED &&
-           lives->spec->plan->keep[op_class(graph_op(lives->spec->graph, op)->kind)->keep];
+    return lives->spec->keep == PASS_KEEP_SELECTED && lives->spec->retention->of_op[op] != KEEP_NOT;
 }
 
 static gboolean is_handed_on(const Lives *lives, int tensor)
@@ -245,7 +290,8 @@ static void forward_op(const Lives *lives, Timeline *timeline, int o)
     for (int i = 0; lives->saves[o] && i < lives->saved[o].n_aux; i++) {
         int64_t bytes = pass_round(op_aux_bytes(&lives->saved[o].aux[i], lives->spec->rows));
         timeline_born(timeline, bytes, at);
-        timeline_dead(timeline, keep == PASS_KEEP_ALL || is_kept_op(lives, o) ? 0 : bytes, at);
+        gboolean outlives = (keep == PASS_KEEP_ALL && !is_moved(lives, o, SLOT_AUX + i)) || is_kept_op(lives, o);
+        timeline_dead(timeline, outlives ? 0 : bytes, at);
     }
     for (int i = 0; i < view.op->n_outputs; i++) {
         int t = view.op->outputs[i];
@@ -468,6 +514,15 @@ static int backward_op(const Lives *lives, Grads *grads, Timeline *timeline, int
 }
 
 /* Backward of all operators, and the deaths of everything that they kept. */
+/* What came back from DDR for an operator. */
+static int64_t back_bytes(const Lives *lives, int op)
+{
+    const PassSpec *spec = lives->spec;
+    g_autofree guint8 *ops = g_new0(guint8, lives->n_ops);
+    ops[op] = 1;
+    return spec->keep == PASS_KEEP_ALL && spec->retention != NULL ? pass_slot_bytes(spec->retention, spec->graph, spec->rows, ops) : 0;
+}
+
 static void backward_ops(const Lives *lives, Timeline *timeline)
 {
     const PassSpec *spec = lives->spec;
@@ -477,8 +532,10 @@ static void backward_ops(const Lives *lives, Timeline *timeline)
     for (int o = spec->end - 1; o >= spec->first; o--) {
         over[o] = lives->saves[o] ? backward_op(lives, &grads, timeline, o) : 0;
         for (int i = 0; lives->saves[o] && i < lives->saved[o].n_aux; i++) {
-            timeline_dead(timeline, pass_round(op_aux_bytes(&lives->saved[o].aux[i], spec->rows)), over[o]);
+            int64_t bytes = is_moved(lives, o, SLOT_AUX + i) ? 0 : pass_round(op_aux_bytes(&lives->saved[o].aux[i], spec->rows));
+            timeline_dead(timeline, bytes, over[o]);
         }
+        timeline_dead(timeline, lives->saves[o] ? back_bytes(lives, o) : 0, over[o]);
     }
     for (guint t = 0; t < spec->graph->tensors->len; t++) {
         int producer = graph_tensor(spec->graph, (int)t)->producer;

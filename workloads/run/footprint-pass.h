@@ -8,6 +8,7 @@
 #pragma once
 
 #include "models/block.h"
+#include "workloads/lower/retention.h"
 #include "workloads/plan/plan.h"
 
 /* What a pass leaves behind, and the most that it holds beyond what it found. */
@@ -58,6 +59,7 @@ typedef struct PassSpec {
     const Graph *graph;
     const RowCounts *rows;
     PassKeep keep;
+    const Retention *retention;           /* what of it, and where; NULL: nothing moves, nothing is selected */
     int first, end;
     int cut_tensor;                       /* handed to operators after the range, or -1 */
     int dying_source;                     /* input that no earlier pass reads, or -1 */
@@ -88,6 +90,9 @@ int64_t footprint_state_bytes(const Plan *plan, const GraphParam *param, int64_t
 
 /* Most that the optimizer's step holds beyond parameters, gradients and states: whole matrices of Muon (0 under AdamW). */
 int64_t footprint_optimizer_peak(const Plan *plan, const ModelGraph *graphs);
+
+/* Memory that the slots of a layer's operators take which an event frees or brings back (ops by operator). */
+int64_t pass_slot_bytes(const Retention *retention, const Graph *graph, const RowCounts *rows, const guint8 *ops);
 
 /* Bytes of an allocation as they count. */
 int64_t pass_round(int64_t bytes);

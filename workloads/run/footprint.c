@@ -14,6 +14,7 @@ typedef struct Foot {
     const Plan *plan;
     const ModelGraph *graphs;
     RowCounts *rows;    /* [n_layers], then those of embedding and head */
+    RetentionPlan *retention;
     GArray *groups;     /* GroupSum: root, head, then dense and experts of each kind */
     gboolean explicit_prefetch;
     int cut, cut_tensor; /* of a chunked loss, or -1 */
@@ -189,13 +190,14 @@ static PassSpec pass_spec(const Foot *foot, const Graph *graph, const RowCounts 
                       .dying_source = -1, .next_op = -1, .first_micro_batch = foot->first};
 }
 
-static PassSpec layer_spec(const Foot *foot, int64_t layer)
+static PassSpec layer_spec(const Foot *foot, int64_t layer, const Retention *retention)
 {
-    static const PassKeep keeps[] = {PASS_KEEP_ALL, PASS_KEEP_NONE, PASS_KEEP_SELECTED};
+    static const PassKeep keeps[] = {[SAVE_ALL] = PASS_KEEP_ALL, [SAVE_NONE] = PASS_KEEP_NONE, [SAVE_SELECTED] = PASS_KEEP_SELECTED};
     const Graph *graph = model_graph_layer(foot->graphs, layer);
     int64_t block = foot->plan->model->attnres_block;
     int n_sources, source = 0;
-    PassSpec spec = pass_spec(foot, graph, &foot->rows[layer], keeps[foot->plan->recompute]);
+    PassSpec spec = pass_spec(foot, graph, &foot->rows[layer], keeps[retention->mode]);
+    spec.retention = retention;
     spec.dying_source = last_source(graph, &n_sources);
     spec.group = layer_group(foot, layer);
     spec.experts = layer_experts(foot, layer);
@@ -252,7 +254,7 @@ static Profile begin_forward(const Foot *foot, int64_t *ret_last_flat)
 
 static Profile forward_layer(const Foot *foot, int64_t layer, int64_t *last_flat)
 {
-    PassSpec spec = layer_spec(foot, layer);
+    PassSpec spec = layer_spec(foot, layer, foot->retention->made[layer]);
     gboolean at_once = foot->explicit_prefetch;
     Timeline timeline;
     spec.own_flat = at_once ? 0 : spec.group->flat;
@@ -374,7 +376,7 @@ static Profile backward_head(Foot *foot, int64_t *ret_pending)
 
 static Profile backward_layer(Foot *foot, int64_t layer, int64_t *pending)
 {
-    PassSpec spec = layer_spec(foot, layer);
+    PassSpec spec = layer_spec(foot, layer, foot->retention->found[layer]);
     Timeline timeline;
     int final;
     spec.next = foot->plan->reshard_after_forward && layer > 0 ? layer_group(foot, layer - 1) : NULL;
@@ -408,18 +410,41 @@ static Profile backward_end(Foot *foot, int64_t pending)
     return timeline_end(&timeline);
 }
 
+/* What moves between the tiers at one place of the step; copies out take nothing and free nothing yet. */
+static Profile swap_at(const Foot *foot, gint32 at)
+{
+    const RetentionPlan *retention = foot->retention;
+    Profile profile = {0, 0};
+    for (guint i = retention_first_event(retention, at); i < retention->events->len; i++) {
+        const SwapEvent *event = &g_array_index(retention->events, SwapEvent, i);
+        if (event->at != at) {
+            break;
+        }
+        const Retention *table = event->action == SWAP_FETCH ? retention->found[event->layer] : retention->made[event->layer];
+        int64_t bytes = pass_slot_bytes(table, model_graph_layer(foot->graphs, event->layer), &foot->rows[event->layer], event->ops);
+        gboolean frees = event->action == SWAP_RELEASE || event->action == SWAP_DROP;
+        int64_t net = event->action == SWAP_FETCH ? bytes : frees ? -bytes : 0;
+        profile = profile_then(profile, (Profile){net, MAX(net, 0)});
+    }
+    return profile;
+}
+
 /* One micro-batch; *ret_after_forward: bytes alive between its passes. */
 static Profile micro_batch(Foot *foot, int64_t *ret_after_forward)
 {
     int64_t n_layers = foot->graphs->n_layers, last_flat, pending;
     Profile profile = begin_forward(foot, &last_flat);
     for (int64_t i = 0; i < n_layers; i++) {
+        profile = profile_then(profile, swap_at(foot, retention_before_forward(foot->retention, i)));
         profile = profile_then(profile, forward_layer(foot, i, &last_flat));
     }
+    profile = profile_then(profile, swap_at(foot, retention_before_forward(foot->retention, n_layers)));
     profile = profile_then(profile, forward_head(foot, last_flat));
     *ret_after_forward = profile.net_bytes;
+    profile = profile_then(profile, swap_at(foot, retention_before_head_backward(foot->retention)));
     profile = profile_then(profile, backward_head(foot, &pending));
     for (int64_t i = n_layers - 1; i >= 0; i--) {
+        profile = profile_then(profile, swap_at(foot, retention_before_backward(foot->retention, i)));
         profile = profile_then(profile, backward_layer(foot, i, &pending));
     }
     return profile_then(profile, backward_end(foot, pending));
@@ -433,6 +458,7 @@ gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, const Rou
     foot.explicit_prefetch = plan->prefetch == PLAN_PREFETCH_EXPLICIT;
     count_groups(&foot);
     count_rows(&foot, routing, ep_rank);
+    foot.retention = retention_plan_new(plan, graphs, routing);
     if (plan->seq_chunk > 0) {
         find_cut(&foot);
     }
@@ -449,6 +475,7 @@ gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, const Rou
     int64_t optimizer_peak = step.net_bytes + footprint_optimizer_peak(plan, graphs);
     ret_footprint->peak_bytes = ret_footprint->static_bytes + MAX(step.peak_bytes, optimizer_peak);
     g_free(foot.rows);
+    retention_plan_free(foot.retention);
     g_array_unref(foot.groups);
     return foot.claimed;
 }

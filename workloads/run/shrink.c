@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#include "workloads/lower/cache-fill.h"
+#include "workloads/lower/lower.h"
+
 enum { HIDDEN = 24, HEAD = 8, VOCAB = 50, TOKENS = 6, LAYERS_MAX = 6, WIDTH = 20 };
 
 static int64_t at_most(int64_t value, int64_t bound)
@@ -139,9 +142,31 @@ static void shrink_options(Plan *plan)
     memset(plan->eager, 0, sizeof plan->eager);
 }
 
+/* Bytes of everything that a cache of the plan may hold. */
+static double cache_bytes(const Plan *plan)
+{
+    g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+    g_autoptr(GArray) items = cache_items(plan, graphs, NULL);
+    double sum = 0;
+    for (guint i = 0; i < items->len; i++) {
+        sum += (double)g_array_index(items, CacheItem, i).bytes;
+    }
+    return sum;
+}
+
+/* Budgets shrink as what they hold, so that as large a part of it fits. */
+static void shrink_cache(Plan *plan, double before)
+{
+    double ratio = before > 0 ? cache_bytes(plan) / before : 1;
+    plan->cache_hbm_bytes = (int64_t)((double)plan->cache_hbm_bytes * ratio);
+    plan->cache_ddr_bytes = (int64_t)((double)plan->cache_ddr_bytes * ratio);
+}
+
 void shrink_plan(Plan *plan, ShrinkReport *ret_report)
 {
     Model *model = plan->model;
+    double cached = plan->has_cache ? cache_bytes(plan) : 0;
+    int64_t tensor = model->hidden * plan->seq_len * plan->micro_batch;
     int64_t before[N_SIZES], after[N_SIZES];
     G_STATIC_ASSERT((int)N_SIZES <= (int)SHRINK_NOTES_MAX);
     note_sizes(plan, before);
@@ -155,6 +180,12 @@ void shrink_plan(Plan *plan, ShrinkReport *ret_report)
     model->attnres_block = at_most(model->attnres_block, 2);
     model->vision_layers = 0;
     shrink_options(plan);
+    if (plan->has_cache) {
+        shrink_cache(plan, cached);
+    }
+    if (model->hidden * plan->seq_len * plan->micro_batch < tensor) {
+        plan->offload_min_bytes = 1;
+    }
     note_sizes(plan, after);
     *ret_report = (ShrinkReport){.n = N_SIZES};
     for (int i = 0; i < N_SIZES; i++) {
