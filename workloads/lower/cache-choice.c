@@ -116,22 +116,29 @@ static double link_bytes(const Plan *plan, double seconds)
     return link.bytes_per_s * link.alone_rate * link.net_rate * MAX(seconds, 0);
 }
 
-/* Most bytes in DDR that cost no time: more of them shorten the backward pass that must hide them. */
-static int64_t ddr_budget(const Plan *plan, const Kinds *kinds, double forward_s, double backward_s, int64_t *ret_n)
+/* Budgets, and the times of the passes that hide the link. */
+typedef struct Budgets {
+    int64_t hbm_bytes, ddr_bytes;
+    double forward_s, backward_s;
+} Budgets;
+
+/* Most bytes in DDR that cost no time: more of them shorten the backward pass that must hide them. Returns what is saved. */
+static double fill_up(const Plan *plan, const GArray *kinds, const Budgets *budgets, int64_t *ret_ddr, int64_t *ret_n)
 {
-    const KnapsackKind *data = (const KnapsackKind *)(const void *)kinds->kinds->data;
-    double most = MIN((double)plan->cache_ddr_bytes, link_bytes(plan, forward_s)), low = 0, high = most;
+    const KnapsackKind *data = (const KnapsackKind *)(const void *)kinds->data;
+    int n_kinds = (int)kinds->len;
+    double low = 0, high = MIN((double)budgets->ddr_bytes, link_bytes(plan, budgets->forward_s));
     for (int i = 0; i < BISECTIONS && low < high; i++) {
         double middle = i == 0 ? high : (low + high) / 2;
-        double saved = cache_knapsack(data, (int)kinds->kinds->len, plan->cache_hbm_bytes + (int64_t)middle, BRANCHES_MAX, ret_n);
-        if (middle <= link_bytes(plan, backward_s - saved)) {
+        double saved = cache_knapsack(data, n_kinds, budgets->hbm_bytes + (int64_t)middle, BRANCHES_MAX, ret_n);
+        if (middle <= link_bytes(plan, budgets->backward_s - saved)) {
             low = middle;
         } else {
             high = middle;
         }
     }
-    cache_knapsack(data, (int)kinds->kinds->len, plan->cache_hbm_bytes + (int64_t)low, BRANCHES_MAX, ret_n);
-    return (int64_t)low;
+    *ret_ddr = (int64_t)low;
+    return cache_knapsack(data, n_kinds, budgets->hbm_bytes + *ret_ddr, BRANCHES_MAX, ret_n);
 }
 
 /*
@@ -165,7 +172,9 @@ void cache_choose(const Plan *plan, const GArray *items, int64_t n_layers, doubl
 {
     Kinds kinds = sort_into_kinds(items);
     g_autofree int64_t *n = g_new0(int64_t, kinds.kinds->len + 1);
-    int64_t ddr = ddr_budget(plan, &kinds, forward_s, backward_s, n);
+    const Budgets budgets = {plan->cache_hbm_bytes, plan->cache_ddr_bytes, forward_s, backward_s};
+    int64_t ddr;
+    fill_up(plan, kinds.kinds, &budgets, &ddr, n);
     for (guint k = 0; k < items->len; k++) {
         int64_t *left = &n[kinds.of_item[k]];
         ret_place[k] = *left > 0 ? KEEP_HBM : KEEP_NOT;
@@ -174,4 +183,16 @@ void cache_choose(const Plan *plan, const GArray *items, int64_t n_layers, doubl
     place_items(plan, items, n_layers, link_bytes(plan, forward_s), ddr, ret_place);
     g_array_unref(kinds.kinds);
     g_free(kinds.of_item);
+}
+
+double cache_worth(const Plan *plan, const GArray *items, double forward_s, double backward_s, int64_t hbm_bytes, int64_t ddr_bytes)
+{
+    Kinds kinds = sort_into_kinds(items);
+    g_autofree int64_t *n = g_new0(int64_t, kinds.kinds->len + 1);
+    const Budgets budgets = {hbm_bytes, ddr_bytes, forward_s, backward_s};
+    int64_t ddr;
+    double saved = fill_up(plan, kinds.kinds, &budgets, &ddr, n);
+    g_array_unref(kinds.kinds);
+    g_free(kinds.of_item);
+    return saved;
 }

@@ -24,6 +24,9 @@
 /* Where each item goes; ret_place[n items] gets KEEP_NOT, KEEP_HBM or KEEP_DDR. */
 void cache_choose(const Plan *plan, const GArray *items, int64_t n_layers, double forward_s, double backward_s, guint8 *ret_place);
 
+/* Seconds of recomputation that budgets save by the closed form; passes as for cache_choose(). */
+double cache_worth(const Plan *plan, const GArray *items, double forward_s, double backward_s, int64_t hbm_bytes, int64_t ddr_bytes);
+
 /* One kind of thing to keep: n of them, all alike. */
 typedef struct KnapsackKind {
     int64_t bytes, n;

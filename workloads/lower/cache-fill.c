@@ -214,13 +214,21 @@ static double forward_seconds(const Plan *plan, const ModelGraph *graphs, const 
     return sum;
 }
 
+static void count_next(CacheCounts *counts, const Plan *plan, const GArray *items, double forward_s)
+{
+    const int64_t gib = (int64_t)1 << 30, hbm = plan->cache_hbm_bytes, ddr = plan->cache_ddr_bytes;
+    double now = cache_worth(plan, items, forward_s, 3 * forward_s, hbm, ddr);
+    counts->next_hbm_gib_s = cache_worth(plan, items, forward_s, 3 * forward_s, hbm + gib, ddr) - now;
+    counts->next_ddr_gib_s = cache_worth(plan, items, forward_s, 3 * forward_s, hbm, ddr + gib) - now;
+}
+
 void cache_fill(RetentionPlan *tables, const Plan *plan, const ModelGraph *graphs, const Routing *routing)
 {
     g_autoptr(GArray) items = cache_items(plan, graphs, routing);
     g_autofree guint8 *made = g_new0(guint8, items->len + 1), *found = g_new0(guint8, items->len + 1);
     Play play = {.tables = tables, .graphs = graphs, .items = items, .window = plan->cache_window};
+    double forward_s = forward_seconds(plan, graphs, routing);
     if (plan->cache_policy == CACHE_CHOICE) {
-        double forward_s = forward_seconds(plan, graphs, routing);
         cache_choose(plan, items, tables->n_layers, forward_s, 3 * forward_s, found);
         memcpy(made, found, items->len);
     } else {
@@ -243,4 +251,5 @@ void cache_fill(RetentionPlan *tables, const Plan *plan, const ModelGraph *graph
         retention_add_traffic(tables, i, plan->cache_window);
     }
     count(&tables->counts, items, found);
+    count_next(&tables->counts, plan, items, forward_s);
 }

@@ -73,6 +73,7 @@ typedef struct CacheCounts {
     int64_t hit_bytes, miss_bytes;   /* entries found, and computed again */
     int64_t hbm_bytes, ddr_bytes;    /* most that entries held in each tier */
     double saved_s, recomputed_s;    /* of recomputation, by the laws of the device, alone on it */
+    double next_hbm_gib_s, next_ddr_gib_s; /* what one more GiB of either budget would save, by the choice's closed form */
 } CacheCounts;
 
 typedef struct RetentionPlan {

@@ -40,6 +40,29 @@ static void collective_free(gpointer data)
     g_free(collective);
 }
 
+static void kept_free(gpointer data)
+{
+    ResultKept *kept = data;
+    g_free(kept->name);
+    g_free(kept);
+}
+
+ResultTiers *result_tiers_new(void)
+{
+    ResultTiers *tiers = g_new0(ResultTiers, 1);
+    tiers->kept = g_ptr_array_new_with_free_func(kept_free);
+    return tiers;
+}
+
+static void tiers_free(ResultTiers *tiers)
+{
+    if (tiers != NULL) {
+        g_ptr_array_unref(tiers->kept);
+        g_free(tiers->policy);
+        g_free(tiers);
+    }
+}
+
 Result *result_new(void)
 {
     Result *result = g_new0(Result, 1);
@@ -62,6 +85,7 @@ void result_free(Result *result)
     g_ptr_array_unref(result->warnings);
     g_ptr_array_unref(result->advice);
     g_array_unref(result->group_growth);
+    tiers_free(result->tiers);
     g_free(result->peak_place);
     g_free(result);
 }
@@ -115,6 +139,49 @@ static json_t *time_to_json(const Result *result)
     return time;
 }
 
+static json_t *kept_to_json(const GPtrArray *kept)
+{
+    json_t *array = json_array();
+    for (guint i = 0; i < kept->len; i++) {
+        const ResultKept *entry = g_ptr_array_index(kept, i);
+        json_t *item = json_object();
+        json_object_set_new(item, "operator", text(entry->name));
+        set_int(item, "bytes", entry->bytes);
+        set_number(item, "recompute_s", entry->seconds);
+        set_int(item, "hbm_layers", entry->hbm_layers);
+        set_int(item, "ddr_layers", entry->ddr_layers);
+        set_int(item, "recomputed_layers", entry->recomputed_layers);
+        json_array_append_new(array, item);
+    }
+    return array;
+}
+
+static json_t *tiers_to_json(const ResultTiers *tiers)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "policy", text(tiers->policy));
+    set_int(object, "entries", tiers->entries);
+    set_int(object, "hbm_hits", tiers->hbm_hits);
+    set_int(object, "ddr_hits", tiers->ddr_hits);
+    set_int(object, "misses", tiers->misses);
+    set_int(object, "evictions", tiers->evictions);
+    set_int(object, "hit_bytes", tiers->hit_bytes);
+    set_int(object, "miss_bytes", tiers->miss_bytes);
+    set_int(object, "hbm_bytes", tiers->hbm_bytes);
+    set_int(object, "ddr_bytes", tiers->ddr_bytes);
+    set_number(object, "saved_s", tiers->saved_s);
+    set_number(object, "recomputed_s", tiers->recomputed_s);
+    set_number(object, "next_hbm_gib_s", tiers->next_hbm_gib_s);
+    set_number(object, "next_ddr_gib_s", tiers->next_ddr_gib_s);
+    set_int(object, "moved_out_bytes", tiers->moved_out_bytes);
+    set_int(object, "moved_in_bytes", tiers->moved_in_bytes);
+    set_number(object, "stall_s", tiers->stall_s);
+    set_int(object, "host_peak_bytes", tiers->host_peak_bytes);
+    set_int(object, "host_capacity_bytes", tiers->host_capacity_bytes);
+    json_object_set_new(object, "kept", kept_to_json(tiers->kept));
+    return object;
+}
+
 static json_t *memory_to_json(const Result *result)
 {
     json_t *memory = json_object();
@@ -127,6 +194,7 @@ static json_t *memory_to_json(const Result *result)
     json_object_set_new(memory, "at_peak", at_peak);
     set_int(memory, "mean_rank_peak_bytes", result->mean_rank_peak_bytes);
     json_object_set_new(memory, "peak_place", text(result->peak_place));
+    json_object_set_new(memory, "tiers", result->tiers != NULL ? tiers_to_json(result->tiers) : json_null());
     return memory;
 }
 

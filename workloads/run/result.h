@@ -32,6 +32,26 @@ typedef struct ResultGrowth {
     int64_t n;
     double rank_load_max_over_mean;
 } ResultGrowth;
+/* What became of the results of one operator of one kind of layer. */
+typedef struct ResultKept {
+    char *name;     /* "self_attn.q_proj" */
+    int64_t bytes;  /* of one layer */
+    double seconds; /* to make them again, alone on the device */
+    int64_t hbm_layers, ddr_layers, recomputed_layers;
+} ResultKept;
+
+/* Tiers of memory: caches of results, and what moves between HBM and DDR. Counts are of one micro-batch. */
+typedef struct ResultTiers {
+    char *policy; /* of memory.cache, or NULL */
+    int64_t entries, hbm_hits, ddr_hits, misses, evictions;
+    int64_t hit_bytes, miss_bytes, hbm_bytes, ddr_bytes;
+    double saved_s, recomputed_s;            /* recomputation, alone on the device */
+    double next_hbm_gib_s, next_ddr_gib_s;   /* what one more GiB of either would save, by the closed form */
+    int64_t moved_out_bytes, moved_in_bytes; /* of a step, on the rank observed */
+    double stall_s;                          /* copies running while the device does not compute */
+    int64_t host_peak_bytes, host_capacity_bytes; /* pinned host memory per GPU; capacity 0 = unknown */
+    GPtrArray *kept;                         /* ResultKept */
+} ResultTiers;
 
 typedef struct Result {
     int64_t ranks;
@@ -59,12 +79,14 @@ typedef struct Result {
     int64_t replacement_moved_experts, replacement_bytes_per_rank;
     double replacement_s, replacement_s_per_step, replacement_load_before, replacement_load_after;
     int64_t all_to_all_bytes_per_rank;
+    ResultTiers *tiers;           /* NULL: everything stays where it is made */
     GPtrArray *warnings;          /* char * */
     GPtrArray *advice;            /* char *: what would have to change if it does not fit */
     double evidence[N_EVIDENCES]; /* share of the step time's kernels */
 } Result;
 
 Result *result_new(void);
+ResultTiers *result_tiers_new(void);
 void result_free(Result *result);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Result, result_free)
 

@@ -10,6 +10,7 @@
 #include "workloads/run/groups.h"
 #include "workloads/run/run-moe.h"
 #include "workloads/run/step.h"
+#include "workloads/run/tiers.h"
 
 /* Everything that a run makes on the way to its result. */
 typedef struct Run {
@@ -233,6 +234,7 @@ static void fill_advice(const Run *run, Result *result)
 static Result *fill_result(const Run *run)
 {
     Result *result = result_new();
+    int64_t slowest_rank;
     result->ranks = run->plan->cluster->n_ranks;
     run_moe_fill(&run->groups, result);
     fill_rates(run, result);
@@ -240,6 +242,7 @@ static Result *fill_result(const Run *run)
     fill_operators(run, result);
     fill_collectives(run, result);
     fill_memory(run, result);
+    tiers_fill(run->plan, run->graphs, run_groups_slowest(&run->groups, &slowest_rank), &run->memory.ledger, &run->times, result);
     fill_parameters(run, result);
     fill_advice(run, result);
     for (guint i = 0; i < run->plan->warnings->len; i++) {

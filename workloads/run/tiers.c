@@ -1,0 +1,90 @@
+#include "workloads/run/tiers.h"
+
+#include "hw/host-link.h"
+#include "workloads/lower/cache-fill.h"
+
+static ResultKept *kept_of(GPtrArray *kept, const char *name, const CacheItem *item)
+{
+    for (guint i = 0; i < kept->len; i++) {
+        ResultKept *entry = g_ptr_array_index(kept, i);
+        if (g_str_equal(entry->name, name) && entry->bytes == item->bytes) {
+            return entry;
+        }
+    }
+    ResultKept *entry = g_new0(ResultKept, 1);
+    entry->name = g_strdup(name);
+    entry->bytes = item->bytes;
+    entry->seconds = item->cost_s;
+    g_ptr_array_add(kept, entry);
+    return entry;
+}
+
+static int by_benefit(gconstpointer a, gconstpointer b)
+{
+    const ResultKept *x = *(ResultKept *const *)a, *y = *(ResultKept *const *)b;
+    double left = x->seconds * (double)y->bytes, right = y->seconds * (double)x->bytes;
+    return left > right ? -1 : left < right ? 1 : g_strcmp0(x->name, y->name);
+}
+
+/* Operators of every kind of layer, the most seconds per byte first. */
+static void fill_kept(const Plan *plan, const ModelGraph *graphs, const Routing *routing, const RetentionPlan *retention, GPtrArray *kept)
+{
+    g_autoptr(GArray) items = cache_items(plan, graphs, routing);
+    for (guint k = 0; k < items->len; k++) {
+        const CacheItem *item = &g_array_index(items, CacheItem, k);
+        const Graph *graph = model_graph_layer(graphs, item->layer);
+        g_autofree char *name = g_strdup(graph_op(graph, item->op)->name);
+        ResultKept *entry = kept_of(kept, name, item);
+        guint8 keeping = retention->found[item->layer]->of_op[item->op];
+        entry->hbm_layers += keeping == KEEP_HBM;
+        entry->ddr_layers += keeping == KEEP_DDR;
+        entry->recomputed_layers += keeping == KEEP_NOT;
+    }
+    g_ptr_array_sort(kept, by_benefit);
+}
+
+static void fill_counts(const CacheCounts *counts, ResultTiers *tiers)
+{
+    tiers->entries = counts->n_entries;
+    tiers->hbm_hits = counts->hbm_hits;
+    tiers->ddr_hits = counts->ddr_hits;
+    tiers->misses = counts->misses;
+    tiers->evictions = counts->evictions;
+    tiers->hit_bytes = counts->hit_bytes;
+    tiers->miss_bytes = counts->miss_bytes;
+    tiers->hbm_bytes = counts->hbm_bytes;
+    tiers->ddr_bytes = counts->ddr_bytes;
+    tiers->saved_s = counts->saved_s;
+    tiers->recomputed_s = counts->recomputed_s;
+    tiers->next_hbm_gib_s = counts->next_hbm_gib_s;
+    tiers->next_ddr_gib_s = counts->next_ddr_gib_s;
+}
+
+void tiers_fill(const Plan *plan, const ModelGraph *graphs, const Routing *routing, const Ledger *ledger, const StepTimes *times,
+                Result *result)
+{
+    HostLink link = host_link_of(plan->cluster);
+    int64_t host = ledger->host_peak_bytes;
+    if (!plan->has_cache && host == 0) {
+        return;
+    }
+    ResultTiers *tiers = result->tiers = result_tiers_new();
+    tiers->moved_out_bytes = times->moved_bytes[LABEL_SWAP_OUT];
+    tiers->moved_in_bytes = times->moved_bytes[LABEL_SWAP_IN];
+    tiers->stall_s = (double)times->exposed_copy_ns * 1e-9;
+    tiers->host_peak_bytes = host;
+    tiers->host_capacity_bytes = link.bytes;
+    if (plan->has_cache) {
+        g_autoptr(RetentionPlan) retention = retention_plan_new(plan, graphs, routing);
+        tiers->policy = g_strdup(plan->cache_policy == CACHE_CHOICE ? "choice" : cache_policy((CachePolicyKind)plan->cache_policy)->id);
+        fill_counts(&retention->counts, tiers);
+        fill_kept(plan, graphs, routing, retention, tiers->kept);
+    }
+    if (link.bytes > 0 && host > link.bytes) {
+        g_autofree char *needed = quantity_format_bytes(host), *there = quantity_format_bytes(link.bytes);
+        result->fits = FALSE;
+        g_ptr_array_add(result->advice, g_strdup_printf("%s of pinned host memory per GPU is more than its %s; lower memory.cache.ddr_bytes "
+                                                        "or memory.offload_fraction",
+                                                        needed, there));
+    }
+}
