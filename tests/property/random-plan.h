@@ -51,6 +51,21 @@ static inline uint64_t random_below(uint64_t seed, uint64_t draw, uint64_t n)
     return rng_below(seed, RNG_TEST, draw, n);
 }
 
+/* Caches and offload. */
+static inline void random_tier_words(uint64_t seed, uint64_t recompute, GString *words)
+{
+    if (recompute == 2 && random_below(seed, 22, 2) == 0) {
+        static const char *const policies[] = {"lru", "cost_benefit", "belady", "choice"};
+        g_string_append_printf(words, " memory.cache.hbm_bytes=%d memory.cache.ddr_bytes=%d memory.cache.policy=%s memory.cache.window=%d",
+                               (int)random_below(seed, 23, 1 << 23), (int)random_below(seed, 24, 1 << 24),
+                               policies[random_below(seed, 25, 4)], (int)(1 + random_below(seed, 26, 2)));
+    } else if (recompute == 0 && random_below(seed, 22, 2) == 0) {
+        g_string_append_printf(words, " memory.offload_fraction=0.%d memory.offload_min_bytes=%d", (int)(1 + random_below(seed, 23, 9)),
+                               (int)random_below(seed, 24, 1 << 18));
+        g_string_append(words, random_below(seed, 25, 2) == 0 ? " memory.offload_layers=2" : "");
+    }
+}
+
 /* The words of a random plan; caller frees. Draws 0 to 31 of the seed. */
 static inline char *random_plan_words(uint64_t seed)
 {
@@ -74,16 +89,7 @@ static inline char *random_plan_words(uint64_t seed)
     }
     g_string_append_printf(words, " memory.recompute=%s", recomputes[recompute]);
     g_string_append(words, recompute == 2 ? keeps[random_below(seed, 6, 4)] : "");
-    if (recompute == 2 && random_below(seed, 22, 2) == 0) {
-        static const char *const policies[] = {"lru", "cost_benefit", "belady", "choice"};
-        g_string_append_printf(words, " memory.cache.hbm_bytes=%d memory.cache.ddr_bytes=%d memory.cache.policy=%s memory.cache.window=%d",
-                               (int)random_below(seed, 23, 1 << 23), (int)random_below(seed, 24, 1 << 24),
-                               policies[random_below(seed, 25, 4)], (int)(1 + random_below(seed, 26, 2)));
-    } else if (recompute == 0 && random_below(seed, 22, 2) == 0) {
-        g_string_append_printf(words, " memory.offload_fraction=0.%d memory.offload_min_bytes=%d", (int)(1 + random_below(seed, 23, 9)),
-                               (int)random_below(seed, 24, 1 << 18));
-        g_string_append(words, random_below(seed, 25, 2) == 0 ? " memory.offload_layers=2" : "");
-    }
+    random_tier_words(seed, recompute, words);
     g_string_append(words, random_below(seed, 7, 2) == 0 ? " parallel.fsdp.prefetch=explicit" : "");
     g_string_append(words, random_below(seed, 8, 3) == 0 ? " parallel.fsdp.reshard_after_forward=false" : "");
     g_string_append_printf(words, " workload.seq_len=%d workload.micro_batch=%d workload.global_batch=%d",
