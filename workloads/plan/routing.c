@@ -70,11 +70,62 @@ gboolean routing_is_needed(const Plan *plan)
     return plan->model->n_experts > 0 && (plan->routing != PLAN_ROUTING_BALANCED || slots || cuts || plan->routing_replicas > 1);
 }
 
+/* The busiest rank's load when copies share an expert's. */
+static double busiest_load(const PlacementShape *shape, const double *share, const int64_t *expert)
+{
+    g_autofree double *load = g_new(double, shape->gpus);
+    g_autofree int64_t *copies = g_new0(int64_t, shape->experts);
+    double most = 0;
+    for (int64_t s = 0; s < shape->slots; s++) {
+        copies[expert[s]]++;
+    }
+    placement_gpu_loads(shape, share, expert, copies, load);
+    for (int64_t i = 0; i < shape->gpus; i++) {
+        most = fmax(most, load[i]);
+    }
+    return most;
+}
+
+/* A placement of one slot per expert with each rank's further slots holding its own experts again: no load moves. */
+static void repeat_own(const PlacementShape *shape, const int64_t *single, int64_t *ret_expert)
+{
+    int64_t own = shape->experts / shape->gpus, all = shape->slots / shape->gpus;
+    for (int64_t s = 0; s < shape->slots; s++) {
+        ret_expert[s] = single[s / all * own + s % all % own];
+    }
+}
+
+/*
+ * EPLB, unless its greedy packing makes the busiest rank busier than the experts in order do, or its copies make it busier
+ * than it is without them.
+ */
+static void place_eplb(const PlacementShape *shape, const double *share, int64_t *ret_expert)
+{
+    g_autofree int64_t *copies = g_new(int64_t, shape->experts), *other = g_new(int64_t, shape->slots);
+    gboolean ok = placement_eplb(shape, share, ret_expert, copies, NULL);
+    g_assert(ok); /* a checked plan divides */
+    if (shape->experts % shape->gpus != 0) {
+        return;
+    }
+    if (shape->slots > shape->experts) {
+        PlacementShape without = *shape;
+        g_autofree int64_t *single = g_new(int64_t, shape->experts);
+        without.slots = shape->experts;
+        place_eplb(&without, share, single);
+        repeat_own(shape, single, other);
+    } else {
+        placement_linear(shape->experts, shape->slots, other);
+    }
+    if (busiest_load(shape, share, other) < busiest_load(shape, share, ret_expert)) {
+        memcpy(ret_expert, other, (size_t)shape->slots * sizeof *other);
+    }
+}
+
 /* Where a layer's slots are, by the loads of a monitored window: the experts' shares. NULL: one each, in order. */
 static Placement *place_experts(const RoutingSpec *spec, const double *share)
 {
     int64_t slots = spec->slots > 0 ? spec->slots : spec->experts;
-    g_autofree int64_t *expert = g_new(int64_t, slots), *copies = g_new(int64_t, spec->experts);
+    g_autofree int64_t *expert = g_new(int64_t, slots);
     PlacementShape shape = {spec->experts, slots, spec->router_groups, MAX(spec->nodes, 1), spec->n_ranks};
     if (spec->placement == PLAN_PLACEMENT_LINEAR) {
         if (slots == spec->experts) {
@@ -82,8 +133,7 @@ static Placement *place_experts(const RoutingSpec *spec, const double *share)
         }
         placement_linear(spec->experts, slots, expert);
     } else {
-        gboolean ok = placement_eplb(&shape, share, expert, copies, NULL);
-        g_assert(ok); /* a checked plan divides */
+        place_eplb(&shape, share, expert);
     }
     return placement_new(spec->experts, slots, expert);
 }
