@@ -73,6 +73,11 @@ int64_t optim_moment_bytes(int64_t numel, Dtype moments)
     return dtype_bytes(moments, numel) + scales;
 }
 
+int64_t optim_grad_bytes(const OptimPiece *piece)
+{
+    return dtype_bytes(piece->grad_fp32 ? DTYPE_FP32 : piece->param, piece->numel);
+}
+
 int64_t optim_master_bytes(const OptimPiece *piece)
 {
     return piece->has_master ? dtype_bytes(DTYPE_FP32, piece->numel) : 0;

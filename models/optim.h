@@ -27,6 +27,7 @@ typedef struct OptimPiece {
     int64_t rows, cols; /* by_matrix: of one whole matrix (of one head when split by heads) */
     int64_t n_matrices; /* by_matrix: whole matrices that this rank orthogonalises after the gather */
     Dtype param;        /* stored type of parameter and gradient */
+    gboolean grad_fp32;  /* the gradient is in fp32, whatever the parameter */
     gboolean has_master; /* an fp32 copy stands beside it, which is what the optimizer updates */
 } OptimPiece;
 
@@ -90,6 +91,9 @@ int64_t optim_muon_orthogonal_bytes(const OptimPiece *piece);
 void optim_muon_momentum(const OptimSettings *settings, const Tensor *grad, OptimState *state, Tensor *ret_direction);
 void optim_muon_orthogonalize(const OptimSettings *settings, Tensor *whole);
 void optim_muon_apply(const OptimSettings *settings, const Tensor *direction, Tensor *param);
+
+/* Bytes of a piece's gradient. */
+int64_t optim_grad_bytes(const OptimPiece *piece);
 
 /* Bytes of the fp32 master copy of a piece; 0 without one. */
 int64_t optim_master_bytes(const OptimPiece *piece);

@@ -53,7 +53,7 @@ void adamw_cost(const OptimPiece *pieces, int n, Dtype moments, GArray *works)
         int64_t moment = optim_moment_bytes(pieces[i].numel, moments);
         numel += pieces[i].numel;
         int64_t master = optim_master_bytes(&pieces[i]);
-        read_bytes += param + (master > 0 ? master : param) + 2 * moment;
+        read_bytes += optim_grad_bytes(&pieces[i]) + (master > 0 ? master : param) + 2 * moment;
         write_bytes += param + master + 2 * moment;
         tensors += pieces[i].numel > 0 ? 1 : 0;
     }

@@ -172,7 +172,7 @@ static void newton_schulz_cost(const OptimPiece *piece, GArray *works)
 
 void optim_muon_momentum_cost(const OptimPiece *piece, Dtype moments, GArray *works)
 {
-    int64_t grad = dtype_bytes(piece->param, piece->numel), moment = optim_moment_bytes(piece->numel, moments);
+    int64_t grad = optim_grad_bytes(piece), moment = optim_moment_bytes(piece->numel, moments);
     if (piece->numel > 0) {
         optim_work(works, WORK_OPTIMIZER, 4 * (double)piece->numel, grad + moment, moment + dtype_bytes(DTYPE_BF16, piece->numel));
     }

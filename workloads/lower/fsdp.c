@@ -5,7 +5,9 @@ FsdpGroup *fsdp_group_new(const Plan *plan, GroupKind mesh)
     FsdpGroup *group = g_new0(FsdpGroup, 1);
     group->params = g_array_new(FALSE, TRUE, sizeof(FsdpParam));
     group->mesh = mesh;
-    group->n_shards = mesh == GROUP_EXPERT ? plan->efsdp : plan->dp_shard * plan->cp;
+    group->n_shards = mesh == GROUP_EXPERT && plan->sharding != PLAN_SHARDING_NONE ? plan->efsdp : plan_n_shards(plan, FALSE);
+    group->n_ranks = mesh == GROUP_EXPERT ? plan->efsdp : plan->dp_shard * plan->cp;
+    group->resident = plan->sharding != PLAN_SHARDING_FSDP;
     return group;
 }
 
@@ -24,7 +26,7 @@ gboolean fsdp_has_grad(const GraphParam *param)
 
 static int64_t shards_of(const Plan *plan, const GraphParam *param)
 {
-    return param->split == PARAM_EXPERT && plan->ep > 1 ? plan->efsdp : plan->dp_shard * plan->cp;
+    return plan_n_shards(plan, param->split == PARAM_EXPERT);
 }
 
 int64_t fsdp_local_numel(const Plan *plan, const GraphParam *param)
@@ -80,6 +82,11 @@ void fsdp_group_price(FsdpGroup *group, const Plan *plan)
         group->reduce_ns = coll_ns(cluster, COLL_reduce_scatter, &ranks,
                                    dtype_bytes(plan->reduce, group->trainable_padded_numel), &group->reduce_evidence);
     }
+    if (group->n_shards < group->n_ranks) { /* nothing is sharded: whole gradients are summed */
+        ranks = cluster_group(cluster, 0, expert ? plan->ep : 1, group->n_ranks);
+        group->reduce_ns = coll_ns(cluster, COLL_all_reduce, &ranks, dtype_bytes(plan->reduce, group->trainable_padded_numel),
+                                   &group->reduce_evidence);
+    }
     if (plan->dp_replicate > 1) {
         group->replica_ns = coll_ns(cluster, COLL_all_reduce, &replicas,
                                     dtype_bytes(plan->reduce, group->trainable_shard_numel), &group->replica_evidence);
@@ -109,7 +116,12 @@ static Place global_token(int token)
 
 gboolean fsdp_has_flat(const FsdpGroup *group)
 {
-    return group->n_shards > 1;
+    return group->n_shards > 1 && !group->resident;
+}
+
+gboolean fsdp_leaves_reduce(const FsdpGroup *group)
+{
+    return group->n_trainable > 0 && !group->resident;
 }
 
 void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token)
@@ -218,6 +230,9 @@ static void wait_gathered(Emitter *emitter, const FsdpGroup *group, int arg, int
 
 void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat)
 {
+    if (group->resident) {
+        return;
+    }
     emit_host(emitter, emitter->device->fsdp_group_ns);
     if (last_flat >= 0) {
         fsdp_release_flat(emitter, last_flat);
@@ -235,7 +250,7 @@ void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token,
 
 void fsdp_reshard(Emitter *emitter, const FsdpGroup *group, int arg)
 {
-    for (guint i = 0; i < group->params->len; i++) {
+    for (guint i = 0; i < group->params->len && !group->resident; i++) {
         emit_free(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
     }
 }
@@ -271,12 +286,89 @@ static void fsdp_update_shard(Emitter *emitter, const FsdpGroup *group, int arg,
     emit_free(emitter, out);
 }
 
+/* A pass's gradients become, or join, the whole ones. */
+static void add_resident(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, gboolean first)
+{
+    const Plan *plan = emitter->plan;
+    int64_t whole = dtype_bytes(plan->reduce, group->trainable_numel), pass = dtype_bytes(plan->compute, group->trainable_numel);
+    emit_bytes(emitter, STREAM_COMPUTE, first ? WORK_COPY : WORK_ELEMENTWISE, pass + (first ? 0 : whole), whole, (int)group->n_trainable,
+               LABEL_GRAD_ACCUMULATE);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_GRAD_IN, first ? -1 : 0);
+    emit_operand(emitter, (Place){arg, FSDP_REDUCE_IN});
+    for (int64_t i = 0; i < group->n_trainable; i++) {
+        emit_operand(emitter, grads[i]);
+    }
+    for (int64_t i = 0; i < group->n_trainable; i++) {
+        emit_free(emitter, grads[i]);
+    }
+}
+
+void fsdp_reduce_resident(Emitter *emitter, const FsdpGroup *group, int arg)
+{
+    const Plan *plan = emitter->plan;
+    Place whole = {arg, FSDP_REDUCE_IN}, grad = {arg, FSDP_GRAD};
+    int64_t flat = dtype_bytes(plan->reduce, group->trainable_padded_numel);
+    emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_GRADS_IN));
+    emit_wait(emitter, STREAM_REDUCE, global_token(TOKEN_GRADS_IN));
+    if (group->n_shards > 1) {
+        emit_collective(emitter, STREAM_REDUCE, COLL_reduce_scatter, group->mesh, flat, group->reduce_ns, group->reduce_evidence);
+        emit_operand(emitter, whole);
+        emit_operand(emitter, grad);
+    } else {
+        if (group->n_ranks > 1) {
+            emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, group->mesh, flat, group->reduce_ns, group->reduce_evidence);
+            emit_operand(emitter, whole);
+        }
+        emit_value(emitter, STREAM_REDUCE, VALUE_COPY, -1); /* the whole is the shard */
+        emit_operand(emitter, whole);
+        emit_operand(emitter, grad);
+    }
+    if (plan->dp_replicate > 1) {
+        emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_REPLICA, dtype_bytes(plan->reduce, group->trainable_shard_numel),
+                        group->replica_ns, group->replica_evidence);
+        emit_operand(emitter, grad);
+    }
+    emit_record(emitter, STREAM_REDUCE, global_token(TOKEN_REDUCED));
+}
+
+void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token)
+{
+    const Plan *plan = emitter->plan;
+    Place flat = {arg, FSDP_FLAT};
+    for (guint i = 0; group->n_shards == 1 && i < group->params->len; i++) {
+        emit_value(emitter, STREAM_COMPUTE, VALUE_PARAM_CAST, (int)i); /* the optimizer has written them */
+        emit_operand(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
+    }
+    if (group->n_shards == 1) {
+        return;
+    }
+    emit_value(emitter, STREAM_COMPUTE, VALUE_SHARD_PLACE, -1);
+    emit_operand(emitter, (Place){arg, -1});
+    emit_operand(emitter, flat);
+    emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_CAST));
+    emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_CAST));
+    emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, dtype_bytes(plan->compute, group->padded_numel), group->gather_ns,
+                    group->gather_evidence);
+    emit_operand(emitter, flat);
+    emit_record(emitter, STREAM_GATHER, (Place){arg_token, 0});
+    emit_wait(emitter, STREAM_COMPUTE, (Place){arg_token, 0});
+    emit_value(emitter, STREAM_COMPUTE, VALUE_COPY_OUT, -1); /* views of what was gathered */
+    emit_operand(emitter, flat);
+    for (guint i = 0; i < group->params->len; i++) {
+        emit_operand(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
+    }
+}
+
 void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, int last_reduce, gboolean first)
 {
     const Plan *plan = emitter->plan;
     int64_t flat = dtype_bytes(plan->reduce, group->trainable_padded_numel);
     int64_t shard = dtype_bytes(plan->reduce, group->trainable_shard_numel);
     if (group->n_trainable == 0) {
+        return;
+    }
+    if (group->resident) {
+        add_resident(emitter, group, arg, grads, first);
         return;
     }
     emit_host(emitter, emitter->device->fsdp_group_ns);

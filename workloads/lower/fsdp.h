@@ -12,6 +12,10 @@
  * A group of one rank gathers nothing ahead: its wait casts and copies parameter by parameter on the compute stream, and
  * its reduce is a copy.
  *
+ * Resident groups (ZeRO-1 and no sharding) gather nothing in a pass: their parameters' buffers, one flat buffer of whole
+ * gradients (FSDP_REDUCE_IN) and, as parts of these, FSDP_FLAT and FSDP_GRAD are always there, without ALLOC or FREE. A pass
+ * adds its gradients; once a step, gradients are reduced before the optimizer and parameters gathered after it.
+ *
  * Buffers of a group, from the base that a call argument gives: FSDP_FLAT…, then one per parameter. One token each:
  * its all-gather is done.
  */
@@ -39,6 +43,8 @@ typedef struct FsdpGroup {
     GArray *params; /* FsdpParam */
     GroupKind mesh;
     int64_t n_shards;
+    int64_t n_ranks;            /* of the mesh: n_shards, or all that hold the same where nothing is sharded */
+    gboolean resident;          /* whole parameters and gradients outlive the step: ZeRO-1, or no sharding */
     int64_t n_trainable;        /* parameters (tensors) with a gradient */
     int64_t numel;              /* whole parameters of this rank, after EP */
     int64_t shard_numel;        /* of the fullest rank, without padding of the last dimension */
@@ -100,6 +106,13 @@ void fsdp_reshard(Emitter *emitter, const FsdpGroup *group, int arg);
  * micro-batch exists.
  */
 void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, int last_reduce, gboolean first);
+
+/* Whether a group's reduction leaves a buffer behind, for the next one to free. */
+gboolean fsdp_leaves_reduce(const FsdpGroup *group);
+
+/* Resident groups, once a step: gradients of all micro-batches are reduced; what the optimizer left is gathered. */
+void fsdp_reduce_resident(Emitter *emitter, const FsdpGroup *group, int arg);
+void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token);
 
 /* Frees a reduce buffer whose reduction has been waited for. */
 void fsdp_release_reduce(Emitter *emitter, int last_reduce);

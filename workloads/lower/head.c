@@ -272,7 +272,7 @@ void head_backward(StepState *state)
         head_end_grads(lowering, lowering->head.group, ARG_FRAME, own);
         fsdp_reshard(emitter, lowering->head.group, ARG_GROUP);
         fsdp_reduce(emitter, lowering->head.group, ARG_GROUP, own, -1, state->micro_batch == 0);
-        state->last_reduce = lowering->head.group->n_trainable > 0 ? &lowering->head : NULL;
+        state->last_reduce = fsdp_leaves_reduce(lowering->head.group) ? &lowering->head : NULL;
     }
     Call *call = add_head_call(state, segment, 0);
     call->args[ARG_EXPERTS] = lowering->chunk_sums;

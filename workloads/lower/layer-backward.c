@@ -285,7 +285,7 @@ static int backward_ops(Walk *walk, int pending)
         if (nested && o == first) {
             fsdp_reshard(pass->emitter, pass->experts, ARG_EXPERTS);
             reduce_group(pass, pass->experts, ARG_EXPERTS, pending);
-            pending = pass->experts->n_trainable > 0 ? ARG_EXPERTS : pending;
+            pending = fsdp_leaves_reduce(pass->experts) ? ARG_EXPERTS : pending;
         }
     }
     return pending;

@@ -215,7 +215,7 @@ static void backward_layer(StepState *state, int64_t layer)
     lowering_call_sources(lowering, call, lowering_layer_graph(lowering, layer), layer);
     for (int i = 0; i < 2; i++) {
         const GroupSite *site = i == 0 ? &lowering->experts[layer] : &lowering->layers[layer];
-        if (site->group != NULL && site->group->n_trainable > 0) {
+        if (site->group != NULL && fsdp_leaves_reduce(site->group)) {
             state->last_reduce = site;
         }
     }
@@ -246,7 +246,7 @@ static void backward_embedding(StepState *state)
     fsdp_reshard(emitter, root, ARG_GROUP);
     head_end_grads(lowering, root, ARG_EXPERTS, grads);
     fsdp_reduce(emitter, root, ARG_GROUP, grads, last_reduce, state->micro_batch == 0);
-    if (root->n_trainable > 0) {
+    if (fsdp_leaves_reduce(root)) {
         last_reduce = ARG_GROUP;
     }
     if (last_reduce >= 0) {

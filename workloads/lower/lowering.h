@@ -80,6 +80,8 @@ void lowering_start(Lowering *lowering, gint32 *frames, gint32 *head_frame, gint
 void lowering_each_group(Lowering *lowering, void (*visit)(Lowering *lowering, const GroupSite *site, void *data), void *data);
 /* What this rank's optimizer holds of a parameter. */
 OptimPiece lowering_optim_piece(const Plan *plan, const GraphParam *param);
+/* Whether the optimizer reads gradients wider than the stored parameters. */
+gboolean lowering_grad_fp32(const Plan *plan);
 /* Fills static_bytes of the program. */
 void lowering_count_static(Lowering *lowering);
 /* The optimizer's step, then the end of the gradients. */

@@ -27,8 +27,30 @@ static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *da
     int segment = lowering_start_segment(lowering, NULL, "gradients freed", NULL);
     emit_value(&lowering->emitter, STREAM_COMPUTE, VALUE_UPDATE, -1);
     emit_operand(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
-    emit_free(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    if (!site->group->resident) {
+        emit_free(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    }
     lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
+}
+
+static void reduce_resident(Lowering *lowering, const GroupSite *site, void *data)
+{
+    (void)data;
+    if (site->group->n_trainable > 0) {
+        int segment = lowering_start_segment(lowering, NULL, "gradients reduced", NULL);
+        fsdp_reduce_resident(&lowering->emitter, site->group, ARG_GROUP);
+        lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
+    }
+}
+
+static void renew_resident(Lowering *lowering, const GroupSite *site, void *data)
+{
+    (void)data;
+    if (site->group->n_trainable > 0) {
+        int segment = lowering_start_segment(lowering, NULL, "parameters renewed", NULL);
+        fsdp_renew_resident(&lowering->emitter, site->group, ARG_GROUP, ARG_GROUP_TOKEN);
+        lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
+    }
 }
 
 /* What makes the segments of two rounds alike: their sizes, and those of the rounds before and after (n 0: none). */
@@ -55,7 +77,7 @@ static OptimPiece round_piece(const Lowering *lowering, const WholeRound *round)
 {
     return (OptimPiece){.numel = round->slices, .by_matrix = TRUE, .rows = round->rows, .cols = round->cols,
                         .n_matrices = round->n_blocks, .param = lowering->plan->parameters,
-                        .has_master = lowering->plan->master_weights};
+                        .has_master = lowering->plan->master_weights, .grad_fp32 = lowering_grad_fp32(lowering->plan)};
 }
 
 static void emit_works(Emitter *emitter, GArray *works, int label)
@@ -71,7 +93,7 @@ static void emit_round_exchange(Lowering *lowering, const WholeRound *round, int
 {
     const Cluster *cluster = lowering->plan->cluster;
     gboolean expert = round->mesh == GROUP_EXPERT;
-    int64_t n = expert ? lowering->plan->efsdp : lowering->plan->dp_shard * lowering->plan->cp;
+    int64_t n = plan_n_shards(lowering->plan, expert);
     CollGroup group = cluster_group(cluster, 0, expert ? lowering->plan->ep : 1, n);
     int64_t slice = dtype_bytes(DTYPE_BF16, quantity_div_up(round->whole, n));
     Evidence evidence;
@@ -207,7 +229,14 @@ static void lower_pieces(Lowering *lowering)
     optim_class(OPTIM_adamw)->cost((const OptimPiece *)(void *)pieces->data, (int)pieces->len, lowering->plan->moments, works);
     int segment = lowering_start_segment(lowering, NULL, "optimizer", NULL);
     emit_works(&lowering->emitter, works, LABEL_OPTIMIZER);
-    emit(&lowering->emitter, INSTR_MARK, STREAM_COMPUTE);
+    lowering_add_call(lowering, segment, -1, 0);
+}
+
+/* The compute stream waits for the last reduction. */
+static void wait_for_reductions(Lowering *lowering)
+{
+    int segment = lowering_start_segment(lowering, NULL, "gradients complete", NULL);
+    emit_wait(&lowering->emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_REDUCED});
     lowering_add_call(lowering, segment, -1, 0);
 }
 
@@ -215,9 +244,20 @@ void lowering_optimizer(Lowering *lowering)
 {
     lowering->emitter.phase = PHASE_OPTIMIZER;
     lowering->emitter.is_backward = FALSE;
+    gboolean resident = lowering->plan->sharding != PLAN_SHARDING_FSDP;
+    if (resident) {
+        lowering_each_group(lowering, reduce_resident, NULL);
+        wait_for_reductions(lowering);
+    }
     copies_reduce(lowering);
     whole_plan(lowering->program, lowering->plan);
     lower_rounds(lowering);
     lower_pieces(lowering);
     lowering_each_group(lowering, free_shard_grads, NULL);
+    if (resident) {
+        lowering_each_group(lowering, renew_resident, NULL);
+    }
+    int segment = lowering_start_segment(lowering, NULL, "end of the step", NULL);
+    emit(&lowering->emitter, INSTR_MARK, STREAM_COMPUTE);
+    lowering_add_call(lowering, segment, -1, 0);
 }

@@ -216,10 +216,15 @@ void lowering_each_group(Lowering *lowering, void (*visit)(Lowering *lowering, c
     }
 }
 
+gboolean lowering_grad_fp32(const Plan *plan)
+{
+    return plan->sharding != PLAN_SHARDING_FSDP && plan->reduce == DTYPE_FP32;
+}
+
 OptimPiece lowering_optim_piece(const Plan *plan, const GraphParam *param)
 {
     return (OptimPiece){.numel = fsdp_shard_numel(plan, param), .by_matrix = whole_takes(plan, param), .param = plan->parameters,
-                        .has_master = plan->master_weights};
+                        .has_master = plan->master_weights, .grad_fp32 = lowering_grad_fp32(plan)};
 }
 
 static void add_static(Lowering *lowering, const GroupSite *site, void *data)
@@ -227,7 +232,9 @@ static void add_static(Lowering *lowering, const GroupSite *site, void *data)
     const Plan *plan = lowering->plan;
     int64_t *bytes = lowering->program->static_bytes;
     (void)data;
-    bytes[MEM_PARAMETERS] += dtype_bytes(plan->parameters, site->group->shard_numel);
+    gboolean resident = site->group->resident;
+    bytes[MEM_PARAMETERS] += dtype_bytes(plan->parameters, resident ? site->group->numel : site->group->shard_numel);
+    bytes[MEM_GRADIENTS] += resident ? dtype_bytes(plan->reduce, site->group->trainable_padded_numel) : 0;
     for (guint i = 0; i < site->group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
         const GraphParam *param = graph_param(entry->graph, entry->param);

@@ -207,6 +207,23 @@ static void check_lora(Plan *plan, JsonObject *root)
     }
 }
 
+/* Without FSDP parameters lie whole in the type that they are computed with. */
+static void check_sharding(Plan *plan, JsonObject *root)
+{
+    const char *name = plan->sharding == PLAN_SHARDING_ZERO1 ? "zero1" : "none";
+    if (plan->sharding == PLAN_SHARDING_FSDP) {
+        return;
+    }
+    if (plan->parameters != plan->compute) {
+        json_object_fail(root, "parallel",
+                         "sharding \"%s\" keeps whole parameters in the compute type; set precision.parameters to \"bf16\", and "
+                         "optimizer.master_weights to true for an fp32 copy",
+                         name);
+    } else if (plan->moe.redundant_experts > 0) {
+        json_object_fail(root, "moe", "redundant_experts with parallel.sharding \"%s\" is not modelled yet; use \"fsdp\"", name);
+    }
+}
+
 void plan_check(Plan *plan, JsonObject *root)
 {
     if (!timing_supports(plan->cluster->device, plan->compute)) {
@@ -221,6 +238,7 @@ void plan_check(Plan *plan, JsonObject *root)
         check_loss(plan, root);
         check_routing(plan, root);
         check_moe(plan, root);
+        check_sharding(plan, root);
         check_ties(plan, root);
         check_lora(plan, root);
     }

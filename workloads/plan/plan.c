@@ -12,6 +12,14 @@
 /* No plan needs more of anything that is counted; keeps products inside int64. */
 enum { COUNT_MAX = 1 << 24 };
 
+int64_t plan_n_shards(const Plan *plan, gboolean expert)
+{
+    if (plan->sharding == PLAN_SHARDING_NONE) {
+        return 1;
+    }
+    return expert && plan->ep > 1 ? plan->efsdp : plan->dp_shard * plan->cp;
+}
+
 void plan_free(Plan *plan)
 {
     if (plan == NULL) {
@@ -174,9 +182,12 @@ static void read_parallel(Plan *plan, JsonObject *root)
     if (json_object_has(object, "pipeline")) {
         json_object_fail(object, "pipeline", "pipeline parallelism is not modelled yet; leave the field out");
     }
-    plan_refuse_choice(object, "sharding", shardings, G_N_ELEMENTS(shardings));
+    plan->sharding = (PlanSharding)json_object_choice(object, "sharding", shardings, G_N_ELEMENTS(shardings), PLAN_SHARDING_FSDP);
     JsonObject *fsdp = json_object_child(object, "fsdp");
-    if (fsdp != NULL) {
+    if (fsdp != NULL && plan->sharding != PLAN_SHARDING_FSDP) {
+        json_object_fail(object, "fsdp", "has no effect unless parallel.sharding is \"fsdp\"");
+        json_object_end(fsdp);
+    } else if (fsdp != NULL) {
         plan->reshard_after_forward = json_object_bool(fsdp, "reshard_after_forward", TRUE);
         plan->prefetch = (PlanPrefetch)json_object_choice(fsdp, "prefetch", prefetches, 2, PLAN_PREFETCH_IMPLICIT);
         json_object_end(fsdp);

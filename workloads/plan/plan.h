@@ -18,6 +18,8 @@ typedef enum PlanRecompute { PLAN_RECOMPUTE_NONE, PLAN_RECOMPUTE_FULL, PLAN_RECO
 typedef enum PlanRouting { PLAN_ROUTING_BALANCED, PLAN_ROUTING_ZIPF, PLAN_ROUTING_MEASURED, PLAN_ROUTING_ROUTER } PlanRouting;
 typedef enum PlanBalance { PLAN_BALANCE_NONE, PLAN_BALANCE_AUX_LOSS, PLAN_BALANCE_BIAS, PLAN_BALANCE_QUANTILE } PlanBalance;
 typedef enum PlanPlacement { PLAN_PLACEMENT_LINEAR, PLAN_PLACEMENT_EPLB } PlanPlacement;
+/* Who holds what between steps: FSDP shards all; ZeRO-1 the optimizer's states alone; NONE nothing (data parallelism). */
+typedef enum PlanSharding { PLAN_SHARDING_FSDP, PLAN_SHARDING_ZERO1, PLAN_SHARDING_NONE } PlanSharding;
 typedef enum PlanOptimizer { PLAN_ADAMW, PLAN_MUON } PlanOptimizer;
 typedef enum PlanPrefetch { PLAN_PREFETCH_IMPLICIT, PLAN_PREFETCH_EXPLICIT } PlanPrefetch;
 
@@ -41,6 +43,7 @@ typedef struct Plan {
     Cluster *cluster;
     int64_t dp_replicate, dp_shard, ep, etp, tp, cp, pp; /* dp_shard filled in */
     int64_t efsdp;                                       /* dp_shard x cp x tp / (ep x etp) */
+    PlanSharding sharding;
     gboolean reshard_after_forward;
     PlanPrefetch prefetch;
     PlanMode mode;
@@ -92,5 +95,7 @@ Plan *plan_load(const char *path, GError **error);
 
 /* The same from a value; base_dir (may be NULL) is what paths are relative to, name is for messages. */
 Plan *plan_from_json(json_t *value, const char *name, const char *base_dir, GError **error);
+/* Ranks that share the states of a dense parameter, or of an expert (under EP): 1 where nothing is sharded. */
+int64_t plan_n_shards(const Plan *plan, gboolean expert);
 void plan_free(Plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Plan, plan_free)

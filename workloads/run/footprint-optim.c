@@ -85,7 +85,7 @@ static GArray *find_rounds(const Plan *plan, const ModelGraph *graphs)
     GArray *rounds = g_array_new(FALSE, TRUE, sizeof(Held));
     for (int experts = 0; experts < 2; experts++) {
         g_autoptr(GArray) stay = g_array_new(FALSE, TRUE, sizeof(Matrix)), travel = g_array_new(FALSE, TRUE, sizeof(Matrix));
-        int64_t n = experts ? plan->efsdp : plan->dp_shard * plan->cp;
+        int64_t n = plan_n_shards(plan, experts);
         for (int64_t l = 0; l < graphs->n_layers; l++) {
             const Graph *graph = model_graph_layer(graphs, l);
             /* without EP experts belong to their layer's group, behind its other parameters */

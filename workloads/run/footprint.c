@@ -29,7 +29,7 @@ static int64_t shard_numel(const Plan *plan, const GraphParam *param, int64_t *r
 {
     gboolean expert = param->split == PARAM_EXPERT;
     int64_t ep = expert ? plan->ep : 1;
-    int64_t n_shards = expert && ep > 1 ? plan->efsdp : plan->dp_shard * plan->cp;
+    int64_t n_shards = plan_n_shards(plan, expert);
     int64_t rows = param->dims[0] / ep, inner = MAX(param->dims[1], 1) * MAX(param->dims[2], 1);
     *ret_local = rows * inner;
     if (expert && n_shards > rows && param->n_dims > 1) {
@@ -71,6 +71,10 @@ static void group_finish(const Foot *foot, GroupSum *group)
     const Plan *plan = foot->plan;
     GroupBytes *sum = &group->bytes;
     gboolean alone = group->n_shards == 1;
+    if (plan->sharding != PLAN_SHARDING_FSDP) { /* parameters and gradients are always there: a pass's own gradients come and go */
+        *sum = (GroupBytes){.grads = sum->grads, .last_grad = sum->last_grad};
+        return;
+    }
     if (!alone && sum->params > 0) {
         sum->cast = plan->parameters != plan->compute ? pass_round(dtype_bytes(plan->compute, group->shard)) : 0;
         sum->flat = pass_round(dtype_bytes(plan->compute, group->shard * group->n_shards));
@@ -98,7 +102,7 @@ static void count_groups(Foot *foot)
     foot->groups = g_array_new(FALSE, TRUE, sizeof(GroupSum));
     g_array_set_size(foot->groups, GROUP_OF_KINDS + 2 * graphs->kinds->len);
     for (guint i = 0; i < foot->groups->len; i++) {
-        group_at(foot, i)->n_shards = plan->dp_shard * plan->cp;
+        group_at(foot, i)->n_shards = plan_n_shards(plan, FALSE);
     }
     group_count(foot, group_at(foot, GROUP_OF_ROOT), graphs->embedding, PARAM_DENSE, ALL_PARAMS);
     group_count(foot, group_at(foot, GROUP_OF_ROOT), graphs->head, PARAM_DENSE, own_head ? NOT_HEAD_MATRIX : ALL_PARAMS);
@@ -108,7 +112,7 @@ static void count_groups(Foot *foot)
     for (guint k = 0; k < graphs->kinds->len; k++) {
         GroupSum *dense = group_at(foot, GROUP_OF_KINDS + 2 * k), *experts = dense + 1;
         const Graph *graph = g_ptr_array_index(graphs->kinds, k);
-        experts->n_shards = plan->efsdp;
+        experts->n_shards = plan->sharding == PLAN_SHARDING_NONE ? 1 : plan->efsdp;
         group_count(foot, dense, graph, PARAM_DENSE, ALL_PARAMS);
         group_count(foot, plan->ep > 1 ? experts : dense, graph, PARAM_EXPERT, ALL_PARAMS);
     }
@@ -126,7 +130,7 @@ static const GroupBytes *layer_group(const Foot *foot, int64_t layer)
 static const GroupBytes *layer_experts(const Foot *foot, int64_t layer)
 {
     const GroupSum *group = group_at(foot, GROUP_OF_KINDS + 2 * (guint)foot->graphs->layer_kind[layer] + 1);
-    return group->bytes.params > 0 ? &group->bytes : NULL;
+    return group->shard > 0 ? &group->bytes : NULL;
 }
 
 static void count_rows(Foot *foot, const Routing *routing, int64_t ep_rank)
@@ -153,7 +157,11 @@ static int64_t static_of(const Foot *foot, const Graph *graph)
             continue;
         }
         int64_t shard = shard_numel(plan, param, &local);
-        bytes += dtype_bytes(plan->parameters, shard);
+        gboolean whole = plan->sharding != PLAN_SHARDING_FSDP;
+        bytes += dtype_bytes(plan->parameters, whole ? local : shard);
+        if (whole && param->trainable && param->op >= 0) {
+            bytes += dtype_bytes(plan->reduce, shard * plan_n_shards(plan, param->split == PARAM_EXPERT));
+        }
         bytes += footprint_state_bytes(plan, param, shard);
     }
     return bytes;

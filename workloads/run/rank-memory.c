@@ -157,11 +157,11 @@ Dtype rank_operand_dtype(const RankAt *at, int i, Dtype or_else)
 {
     const Plan *plan = at->rank->world->plan;
     Place place = program_operand(at->segment, at->instr, i);
-    gboolean is_site = place.arg != ARG_FRAME && program_site(at->rank->program, at->call->args[place.arg]) != NULL;
-    if (!is_site || place.idx < 0) {
+    const ProgramSite *site = place.arg != ARG_FRAME ? program_site(at->rank->program, at->call->args[place.arg]) : NULL;
+    if (site == NULL || place.idx < 0) {
         return or_else;
     }
-    return place.idx == FSDP_GRAD                                           ? plan->parameters
+    return place.idx == FSDP_GRAD                                           ? (site->group->resident ? plan->reduce : plan->parameters)
            : place.idx == FSDP_REDUCE_IN || place.idx == FSDP_REDUCE_OUT ? plan->reduce
                                                                              : plan->compute;
 }
@@ -284,7 +284,7 @@ static gboolean fail_leak(Rank *rank, gint32 buffer, GError **error)
 gboolean rank_check_empty(Rank *rank, GError **error)
 {
     for (gint32 b = 0; b < rank->program->n_buffers; b++) {
-        if (rank->buffers[b].alive) {
+        if (rank->buffers[b].alive && !rank->buffers[b].resident) {
             return fail_leak(rank, b, error);
         }
     }

@@ -1,6 +1,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/execute.h"
 #include "workloads/lower/whole.h"
 #include "workloads/run/rank.h"
 
@@ -14,7 +15,7 @@ typedef struct Part {
 ShardShape shard_shape(const Plan *plan, const GraphParam *param)
 {
     int64_t ep = param->split == PARAM_EXPERT ? plan->ep : 1;
-    int64_t n_shards = param->split == PARAM_EXPERT && plan->ep > 1 ? plan->efsdp : plan->dp_shard * plan->cp;
+    int64_t n_shards = plan_n_shards(plan, param->split == PARAM_EXPERT);
     int64_t local = graph_param_numel(param) / ep, rows = param->dims[0] / ep;
     ShardShape shape = {.outer = 1, .split = rows, .inner = local / rows};
     if (param->split == PARAM_EXPERT && n_shards > rows && param->n_dims > 1) {
@@ -99,7 +100,7 @@ static Tensor *merge_slots(const VirtualRanks *world, int64_t layer, const Graph
 
 int64_t rank_shard_index(const Rank *rank, const FsdpGroup *group)
 {
-    return group->mesh == GROUP_EXPERT ? rank->expert_shard : rank->shard;
+    return group->n_shards == 1 ? 0 : group->mesh == GROUP_EXPERT ? rank->expert_shard : rank->shard;
 }
 
 static Part part_of(const Plan *plan, const FsdpGroup *group, guint i)
@@ -127,6 +128,38 @@ static int64_t layer_of_graph(const Rank *rank, const ProgramSite *site, const G
     return site->layer >= 0 ? site->layer : graph == rank->world->graphs->head ? rank->world->graphs->n_layers : -1;
 }
 
+/* An empty tensor of a parameter's shape on this rank. */
+static Tensor *local_new(const Plan *plan, const GraphParam *param)
+{
+    int64_t dims[3] = {param->dims[0], param->dims[1], param->dims[2]};
+    dims[0] /= param->split == PARAM_EXPERT ? plan->ep : 1;
+    return tensor_new(TENSOR_F64, param->n_dims, dims);
+}
+
+/* A buffer that is always there; value may be NULL. */
+static void make_resident(Rank *rank, gint32 idx, Tensor *value, int64_t bytes)
+{
+    RankBuffer *buffer = &rank->buffers[idx];
+    buffer->alive = buffer->resident = TRUE;
+    buffer->value = value;
+    buffer->bytes = bytes;
+}
+
+/* Whole parameters and gradients of a group that is gathered and reduced once a step. */
+static void load_resident(Rank *rank, const ProgramSite *site, guint i, const GraphParam *param, const double *local)
+{
+    const Plan *plan = rank->world->plan;
+    const FsdpGroup *group = site->group;
+    Tensor *value = local_new(plan, param);
+    memcpy(value->data, local, (size_t)tensor_numel(value) * sizeof(double));
+    make_resident(rank, site->buffer + FSDP_PARAMS + (gint32)i, value, dtype_bytes(plan->compute, tensor_numel(value)));
+    if (i == 0) {
+        make_resident(rank, site->buffer + FSDP_FLAT, NULL, dtype_bytes(plan->compute, group->padded_numel));
+        make_resident(rank, site->buffer + FSDP_REDUCE_IN, NULL, dtype_bytes(plan->reduce, group->trainable_padded_numel));
+        make_resident(rank, site->buffer + FSDP_GRAD, NULL, dtype_bytes(plan->reduce, group->trainable_shard_numel));
+    }
+}
+
 void rank_load_shards(Rank *rank)
 {
     const Plan *plan = rank->world->plan;
@@ -144,6 +177,9 @@ void rank_load_shards(Rank *rank)
             const Tensor *whole = source->param(source->self, layer_of_graph(rank, site, entry->graph), entry->param);
             g_autofree double *local = local_param(rank, site->layer, part.param, whole);
             shard_take(&part.shape, rank_shard_index(rank, site->group), local, (double *)own->shard->data + at);
+            if (site->group->resident) {
+                load_resident(rank, site, i, part.param, local);
+            }
             at += part.numel;
         }
     }
@@ -191,14 +227,6 @@ static gboolean shard_place(const RankAt *at, GError **error)
     memcpy(values + rank_shard_index(at->rank, group) * group->shard_numel, shard->data,
            (size_t)group->shard_numel * sizeof *values);
     return rank_write(at, rank_operand(at, 1), flat, at->rank->world->plan->compute, error);
-}
-
-/* An empty tensor of a parameter's shape on this rank. */
-static Tensor *local_new(const Plan *plan, const GraphParam *param)
-{
-    int64_t dims[3] = {param->dims[0], param->dims[1], param->dims[2]};
-    dims[0] /= param->split == PARAM_EXPERT ? plan->ep : 1;
-    return tensor_new(TENSOR_F64, param->n_dims, dims);
 }
 
 static gboolean param_cast(const RankAt *at, GError **error)
@@ -266,6 +294,13 @@ static gboolean grad_in(const RankAt *at, GError **error)
             shard_take(&part.shape, r, grad->data, (double *)flat->data + r * group->trainable_shard_numel + first);
         }
         first += part.numel;
+    }
+    if (at->instr->op >= 0) { /* joins what earlier micro-batches left */
+        const Tensor *sum = rank_read(at, rank_operand(at, 0), error);
+        if (sum == NULL) {
+            return FALSE;
+        }
+        execute_add_to(flat, sum);
     }
     return rank_write(at, rank_operand(at, 0), g_steal_pointer(&flat), plan->reduce, error);
 }
@@ -458,10 +493,15 @@ char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
 {
     const Rank *rank = &world->ranks[idx];
     const Plan *plan = world->plan;
-    int64_t params = 0, states = 0;
+    int64_t params = 0, states = 0, grads = 0;
     for (guint s = 0; s < rank->program->sites->len; s++) {
         const FsdpGroup *group = g_array_index(rank->program->sites, ProgramSite, s).group;
-        params += dtype_bytes(plan->parameters, tensor_numel(rank->sites[s].shard));
+        const gint32 first = g_array_index(rank->program->sites, ProgramSite, s).buffer;
+        params += group->resident ? 0 : dtype_bytes(plan->parameters, tensor_numel(rank->sites[s].shard));
+        grads += group->resident ? rank->buffers[first + FSDP_REDUCE_IN].bytes : 0;
+        for (guint i = 0; group->resident && i < group->params->len; i++) {
+            params += rank->buffers[first + FSDP_PARAMS + (gint32)i].bytes;
+        }
         for (guint i = 0; i < group->params->len; i++) {
             const OptimState *state = &rank->sites[s].states[i];
             states += state->m != NULL ? optim_moment_bytes(tensor_numel(state->m), plan->moments) : 0;
@@ -478,10 +518,11 @@ char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
         }
     }
     const int64_t *said = rank->program->static_bytes;
-    if (params == said[MEM_PARAMETERS] && states == said[MEM_OPTIMIZER]) {
+    if (params == said[MEM_PARAMETERS] && states == said[MEM_OPTIMIZER] && grads == said[MEM_GRADIENTS]) {
         return NULL;
     }
-    return g_strdup_printf("rank %" G_GINT64_FORMAT " holds %" G_GINT64_FORMAT " bytes of parameters and %" G_GINT64_FORMAT
-                           " of optimizer state, its program says %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT,
-                           idx, params, states, said[MEM_PARAMETERS], said[MEM_OPTIMIZER]);
+    return g_strdup_printf("rank %" G_GINT64_FORMAT " holds %" G_GINT64_FORMAT " bytes of parameters, %" G_GINT64_FORMAT
+                           " of optimizer state and %" G_GINT64_FORMAT " of gradients, its program says %" G_GINT64_FORMAT
+                           ", %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT,
+                           idx, params, states, grads, said[MEM_PARAMETERS], said[MEM_OPTIMIZER], said[MEM_GRADIENTS]);
 }

@@ -27,6 +27,7 @@ enum { RANK_OP_NEXT = -2 }; /* the peak's operator is the one that runs next */
 
 typedef struct RankBuffer {
     gboolean alive;
+    gboolean resident; /* outlives the step */
     guint8 tag, pool, tier;
     int64_t bytes;
     AllocBlock block;
