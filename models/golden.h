@@ -13,6 +13,8 @@
  *         return golden_run(c, error);
  *     }
  *
+ * Every out.X and grad.X of a file must be held against something of ours, or the case fails.
+ *
  * Names in a file: in.X input or parameter, out.X output, gout.X upstream gradient of an output, grad.X gradient of an
  * input or of an intermediate out.X. Every case runs in float64 and in float32.
  *
@@ -49,6 +51,7 @@ typedef struct GoldenCase {
     GArray *seeds;                     /* GoldenBinding: upstream gradients of an adapter's own making */
     GPtrArray *owned;                  /* Tensor */
     int64_t *doc_starts;
+    gboolean *used;   /* by tensor of the file: read or compared */
     double abs_scale; /* max(1, max|gout|) */
     GoldenResult result;
 } GoldenCase;
@@ -87,6 +90,9 @@ void golden_output(GoldenCase *c, const char *name, int tensor);
 
 /* An upstream gradient of the adapter's own making (taken over). */
 void golden_seed(GoldenCase *c, int tensor, Tensor *grad);
+
+/* The file's tensor is read by the adapter itself. Every out.X and grad.X must be used: compared, or read like this. */
+void golden_use(GoldenCase *c, const char *full_name);
 
 /* Finishes the graph, runs forward and (if anything was given a gradient) backward, compares everything bound. */
 gboolean golden_run(GoldenCase *c, GError **error);

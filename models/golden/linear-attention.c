@@ -111,12 +111,106 @@ static gboolean run_kda(GoldenCase *c, const KdaAttr *attr, const char *const na
     return golden_run(c, error);
 }
 
+/* Auxiliary tensors of GDN and KDA that hold normed q and k. */
+enum { KEPT_Q = 2, KEPT_K };
+
+/* What a core without a gate reads: decays by key channel or by head. */
+typedef struct CoreInputs {
+    const Tensor *q, *k; /* normed */
+    const Tensor *g;
+    gboolean per_channel;
+} CoreInputs;
+
+/* [.., 1] to [.., n], and back as sums. */
+static Tensor *repeat_last(const Tensor *x, int64_t n)
+{
+    Tensor *y = tensor_new_2d(x->type, tensor_numel(x), n);
+    for (int64_t i = 0; i < tensor_numel(y); i++) {
+        tensor_set(y, i, tensor_get(x, i / n));
+    }
+    return y;
+}
+
+static Tensor *sum_last(const Tensor *x, int64_t n)
+{
+    Tensor *y = tensor_new_2d(x->type, tensor_numel(x) / n, 1);
+    for (int64_t i = 0; i < tensor_numel(x); i++) {
+        tensor_set(y, i / n, tensor_get(y, i / n) + tensor_get(x, i));
+    }
+    return y;
+}
+
+/* grad.X of an intermediate, where the file has it. */
+static gboolean compare_intermediate(GoldenCase *c, const char *name, const Tensor *got, GError **error)
+{
+    return !golden_has(c, name) || golden_compare(c, name, got, error);
+}
+
+/*
+ * The file's intermediates: normed keys and queries, decays and write strengths. They must be what gives the results, and
+ * their gradients those of the core alone.
+ */
+static gboolean check_core(GoldenCase *c, const DeltaShape *shape, const CoreInputs *in, GError **error)
+{
+    KdaAttr attr = {.heads = shape->heads,
+                    .value_heads = shape->value_heads,
+                    .key_dim = shape->key_dim,
+                    .value_dim = shape->value_dim,
+                    .gate = KDA_GATE_NONE};
+    g_autoptr(Tensor) g = in->per_channel ? tensor_dup(in->g) : repeat_last(in->g, shape->key_dim);
+    const Tensor *given[] = {in->q, in->k, golden_tensor(c, "in.v"), g, golden_tensor(c, "out.beta"),
+                             golden_tensor(c, "in.S0")};
+    g_autoptr(Graph) graph = graph_new(DTYPE_FP64);
+    int inputs[DELTA_N_IN];
+    delta_op_sample_inputs(graph, shape, "g", shape->value_heads * shape->key_dim, inputs);
+    int o = kda_add(graph, "core", inputs, &attr);
+    int64_t state_width = shape->value_heads * shape->key_dim * shape->value_dim;
+    int before = given[5] != NULL ? graph_add_input(graph, "S0", ROWS_SEQUENCES, state_width, DTYPE_FP64, TRUE) : -1;
+    int after = graph_add_tensor(graph, "S", ROWS_SEQUENCES, state_width, DTYPE_FP64);
+    delta_op_add_states(graph, graph_op(graph, 0), before, after);
+    graph_finish(graph);
+    g_autoptr(Execution) run = execute_new(graph, &c->rows, c->real);
+    for (int i = 0; i < DELTA_N_IN; i++) {
+        execute_put(run, inputs[i], given[i]);
+    }
+    if (before >= 0) {
+        execute_put(run, before, given[5]);
+    }
+    execute_put_grad(run, o, golden_tensor(c, "gout.o"));
+    execute_put_grad(run, after, golden_tensor(c, "gout.S"));
+    if (!execute_forward(run, error) || !execute_backward(run, error)) {
+        return FALSE;
+    }
+    g_autoptr(Tensor) dg = in->per_channel ? tensor_dup(execute_grad(run, inputs[DELTA_IN_GATE]))
+                                           : sum_last(execute_grad(run, inputs[DELTA_IN_GATE]), shape->key_dim);
+    return golden_compare(c, "out.o", execute_value(run, o), error) &&
+           golden_compare(c, "out.S", execute_value(run, after), error) &&
+           compare_intermediate(c, "grad.q", execute_grad(run, inputs[DELTA_IN_Q]), error) &&
+           compare_intermediate(c, "grad.k", execute_grad(run, inputs[DELTA_IN_K]), error) &&
+           compare_intermediate(c, "grad.g", dg, error) &&
+           compare_intermediate(c, "grad.beta", execute_grad(run, inputs[DELTA_IN_BETA]), error);
+}
+
 gboolean golden_kda_core(GoldenCase *c, GError **error)
 {
     static const char *const names[] = {"q", "k", "v", "g", "beta"};
     KdaAttr attr = kda_attr(c, "in.q");
     attr.gate = KDA_GATE_NONE;
     return run_kda(c, &attr, names, error);
+}
+
+/* The gate alone: its value and, from the file's gradient of it, those of z and of its parameters. */
+static gboolean check_gate(GoldenCase *c, const KdaAttr *attr, GError **error)
+{
+    const Tensor *z = golden_tensor(c, "in.z"), *a_log = golden_tensor(c, "in.A_log"),
+                 *dt_bias = golden_tensor(c, "in.dt_bias");
+    g_autoptr(Tensor) g = tensor_new(c->real, z->n_dims, z->dims), dz = tensor_new(c->real, z->n_dims, z->dims);
+    g_autoptr(Tensor) da_log = tensor_new(c->real, a_log->n_dims, a_log->dims);
+    g_autoptr(Tensor) ddt_bias = tensor_new(c->real, dt_bias->n_dims, dt_bias->dims);
+    KdaGateTensors tensors = {z, a_log, dt_bias, golden_tensor(c, "grad.g"), g, dz, da_log, ddt_bias};
+    (c->real == TENSOR_F64 ? kda_gate_run_f64 : kda_gate_run_f32)(attr, &tensors);
+    return golden_compare(c, "out.g", g, error) && golden_compare(c, "grad.z", dz, error) &&
+           golden_compare(c, "grad.A_log", da_log, error) && golden_compare(c, "grad.dt_bias", ddt_bias, error);
 }
 
 gboolean golden_kda(GoldenCase *c, GError **error)
@@ -126,7 +220,9 @@ gboolean golden_kda(GoldenCase *c, GError **error)
     attr.gate = kda_gate_of(c);
     attr.lower_bound = golden_number(c, "lower_bound", -5);
     attr.beta_scale = golden_number(c, "beta_scale", 1);
-    return run_kda(c, &attr, names, error);
+    DeltaShape shape = {attr.heads, attr.value_heads, attr.key_dim, attr.value_dim, DELTA_CHUNK, TRUE};
+    CoreInputs core = {golden_tensor(c, "out.q"), golden_tensor(c, "out.k"), golden_tensor(c, "out.g"), TRUE};
+    return run_kda(c, &attr, names, error) && check_gate(c, &attr, error) && check_core(c, &shape, &core, error);
 }
 
 /* A projection of x whose weight is in.NAME. */
@@ -190,7 +286,13 @@ gboolean golden_gdn(GoldenCase *c, GError **error)
     add_states(c, attr.value_heads * attr.key_dim * attr.value_dim);
     golden_param(c, "attn.A_log", "A_log");
     golden_param(c, "attn.dt_bias", "dt_bias");
-    return golden_run(c, error);
+    if (!golden_run(c, error)) {
+        return FALSE;
+    }
+    DeltaShape shape = {attr.heads, attr.value_heads, attr.key_dim, attr.value_dim, DELTA_CHUNK, FALSE};
+    CoreInputs core = {execute_aux(c->run, 0, KEPT_Q), execute_aux(c->run, 0, KEPT_K), golden_tensor(c, "out.g"),
+                       FALSE};
+    return check_core(c, &shape, &core, error);
 }
 
 gboolean golden_gdn_layer(GoldenCase *c, GError **error)

@@ -43,8 +43,14 @@ static Tensor *rows_of(const Tensor *all, int64_t first, int64_t n)
 typedef struct ChunkedLoss {
     const Tensor *x, *labels, *weight;
     double upstream; /* gradient of each chunk's sum: that of the mean over all valid labels */
-    Tensor *loss, *dx, *dweight;
+    Tensor *loss, *lse, *dx, *dweight;
 } ChunkedLoss;
+
+/* Log-sum-exp of the rows, which the operator of the loss, the last of the graph, keeps for its backward. */
+static const Tensor *kept_lse(Execution *run, const Graph *graph)
+{
+    return execute_aux(run, graph_n_ops(graph) - 1, 0);
+}
 
 static gboolean chunk_run(ChunkedLoss *all, const Graph *graph, int64_t first, int64_t n, GError **error)
 {
@@ -60,6 +66,9 @@ static gboolean chunk_run(ChunkedLoss *all, const Graph *graph, int64_t first, i
     if (!execute_forward(run, error)) {
         return FALSE;
     }
+    for (int64_t i = 0; i < n; i++) {
+        tensor_set(all->lse, first + i, tensor_get(kept_lse(run, graph), i));
+    }
     tensor_set(all->loss, 0, tensor_get(all->loss, 0) + all->upstream * tensor_get(execute_value(run, out), 0));
     execute_put_grad(run, out, seed);
     if (!execute_backward(run, error)) {
@@ -72,6 +81,23 @@ static gboolean chunk_run(ChunkedLoss *all, const Graph *graph, int64_t first, i
     return TRUE;
 }
 
+static int64_t count_valid(const Tensor *labels, int64_t ignore_index)
+{
+    int64_t n = 0;
+    for (int64_t t = 0; t < tensor_numel(labels); t++) {
+        n += ((const int64_t *)labels->data)[t] != ignore_index ? 1 : 0;
+    }
+    return n;
+}
+
+static gboolean compare_n_valid(GoldenCase *c, int64_t n_valid, GError **error)
+{
+    int64_t one = 1;
+    g_autoptr(Tensor) count = tensor_new(TENSOR_I64, 1, &one);
+    ((int64_t *)count->data)[0] = n_valid;
+    return golden_compare(c, "out.n_valid", count, error);
+}
+
 /* Token by token chunk: sums over chunks, divided by the valid labels of all of them. */
 static gboolean chunked_loss(GoldenCase *c, const CrossEntropyAttr *attr, GError **error)
 {
@@ -79,10 +105,8 @@ static gboolean chunked_loss(GoldenCase *c, const CrossEntropyAttr *attr, GError
     sum.reduction = LOSS_SUM;
     ChunkedLoss all = {
         .x = golden_tensor(c, "in.X"), .labels = golden_tensor(c, "in.labels"), .weight = golden_tensor(c, "in.W")};
-    int64_t n = all.x->dims[0], n_valid = 0, chunk = golden_int(c, "token_chunk", n);
-    for (int64_t t = 0; t < n; t++) {
-        n_valid += ((const int64_t *)all.labels->data)[t] != attr->ignore_index ? 1 : 0;
-    }
+    int64_t n = all.x->dims[0], n_valid = count_valid(all.labels, attr->ignore_index),
+            chunk = golden_int(c, "token_chunk", n);
     all.upstream = n_valid > 0 ? 1 / (double)n_valid : 1;
     int x = graph_add_input(c->graph, "x", ROWS_TOKENS, all.x->dims[1], DTYPE_FP64, TRUE);
     int labels = graph_add_input(c->graph, "labels", ROWS_TOKENS, 1, DTYPE_INT64, FALSE);
@@ -91,7 +115,9 @@ static gboolean chunked_loss(GoldenCase *c, const CrossEntropyAttr *attr, GError
     graph_finish(c->graph);
     g_autoptr(Tensor) loss = tensor_new_2d(c->real, 1, 1), dx = tensor_new(c->real, 2, all.x->dims);
     g_autoptr(Tensor) dweight = tensor_new(c->real, 2, all.weight->dims);
+    g_autoptr(Tensor) lse = tensor_new(c->real, 1, all.x->dims);
     all.loss = loss;
+    all.lse = lse;
     all.dx = dx;
     all.dweight = dweight;
     for (int64_t first = 0; first < n; first += chunk) {
@@ -106,8 +132,9 @@ static gboolean chunked_loss(GoldenCase *c, const CrossEntropyAttr *attr, GError
     for (int64_t i = 0; i < tensor_numel(dweight); i++) {
         tensor_set(dweight, i, scale * tensor_get(dweight, i));
     }
-    return golden_compare(c, "out.loss", loss, error) && golden_compare(c, "grad.X", dx, error) &&
-           golden_compare(c, "grad.W", dweight, error);
+    return golden_compare(c, "out.loss", loss, error) && golden_compare(c, "out.lse", lse, error) &&
+           golden_compare(c, "grad.X", dx, error) && golden_compare(c, "grad.W", dweight, error) &&
+           compare_n_valid(c, n_valid, error);
 }
 
 gboolean golden_cross_entropy(GoldenCase *c, GError **error)
@@ -130,7 +157,8 @@ gboolean golden_cross_entropy(GoldenCase *c, GError **error)
     golden_output(c, "loss",
                   add_loss(c->graph, x, labels, golden_dim(c, "in.W", 0), golden_int(c, "vocab_chunk", 0), &attr));
     golden_param(c, "lm_head.weight", "W");
-    return golden_run(c, error);
+    return golden_run(c, error) && golden_compare(c, "out.lse", kept_lse(c->run, c->graph), error) &&
+           compare_n_valid(c, count_valid(golden_tensor(c, "in.labels"), attr.ignore_index), error);
 }
 
 gboolean golden_lora_linear(GoldenCase *c, GError **error)
@@ -290,6 +318,7 @@ static gboolean same_bytes(Rounding *r, const char *name, const void *got, size_
     SafetensorsType type;
     size_t want_size;
     const void *want = safetensors_bytes(r->c->file, name, &type, &want_size);
+    golden_use(r->c, name);
     if (want == NULL) {
         return TRUE;
     }
@@ -311,6 +340,7 @@ static gboolean same_bytes(Rounding *r, const char *name, const void *got, size_
 static gboolean same_values(Rounding *r, const char *name, const double *got)
 {
     g_autoptr(Tensor) want = safetensors_get(r->c->file, name, NULL);
+    golden_use(r->c, name);
     for (int64_t i = 0; want != NULL && i < tensor_numel(want); i++) {
         double b = tensor_get(want, i);
         if (!(got[i] >= b && got[i] <= b) && !(isnan(got[i]) && isnan(b))) {

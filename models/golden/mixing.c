@@ -1,6 +1,7 @@
 /*
  * Golden cases of activations, AttnRes (one mix, and whole schedules) and the vision tower.
  */
+#include <math.h>
 #include <string.h>
 
 #include "models/golden.h"
@@ -56,6 +57,26 @@ static void entry_set(Tensor *all, int64_t i, const Tensor *part)
     }
 }
 
+/* Softmax over the n scores of every row, as [n, rows]: the weights that the operator's kept scores stand for. */
+static Tensor *softmax_columns(const Tensor *scores, int n)
+{
+    int64_t rows = tensor_numel(scores) / n;
+    Tensor *weights = tensor_new_2d(scores->type, n, rows);
+    for (int64_t t = 0; t < rows; t++) {
+        double most = -INFINITY, sum = 0;
+        for (int i = 0; i < n; i++) {
+            most = MAX(most, tensor_get(scores, t * n + i));
+        }
+        for (int i = 0; i < n; i++) {
+            sum += exp(tensor_get(scores, t * n + i) - most);
+        }
+        for (int i = 0; i < n; i++) {
+            tensor_set(weights, i * rows + t, exp(tensor_get(scores, t * n + i) - most) / sum);
+        }
+    }
+    return weights;
+}
+
 gboolean golden_attnres_mix(GoldenCase *c, GError **error)
 {
     const Tensor *all = golden_tensor(c, "in.V");
@@ -75,7 +96,8 @@ gboolean golden_attnres_mix(GoldenCase *c, GError **error)
     for (int i = 0; i < n; i++) {
         entry_set(dsources, i, execute_grad(c->run, sources[i]));
     }
-    return golden_compare(c, "grad.V", dsources, error);
+    g_autoptr(Tensor) alpha = softmax_columns(execute_aux(c->run, graph_n_ops(c->graph) - 1, 0), n);
+    return golden_compare(c, "grad.V", dsources, error) && golden_compare(c, "out.alpha", alpha, error);
 }
 
 /* Weights of one kind over layers, such as in.norm_attn [layers, h]: which parameter of the graph holds each layer's.

@@ -111,6 +111,7 @@ static gboolean check_logit_gradient(GoldenCase *c, const RouterAttr *attr, cons
     const Tensor *logits = golden_tensor(c, "out.logits");
     plain.linear_bias = FALSE;
     plain.emit_logits = FALSE;
+    plain.capacity = (MoeCapacity){0};
     g_autoptr(Graph) graph = graph_new(DTYPE_FP64);
     int x = graph_add_input(graph, "logits", ROWS_TOKENS, attr->experts, DTYPE_FP64, TRUE);
     RouterTensors t = router_add(graph, "gate", x, &plain);
@@ -160,6 +161,18 @@ gboolean golden_router(GoldenCase *c, GError **error)
            check_logit_gradient(c, &attr, seed, error);
 }
 
+/* Choices of each expert, sequence by sequence. */
+static gboolean compare_sequence_counts(GoldenCase *c, const Tensor *sel, int64_t n_sequences, int64_t experts,
+                                        GError **error)
+{
+    int64_t per_sequence = tensor_numel(sel) / n_sequences;
+    g_autoptr(Tensor) counts = tensor_new_2d(TENSOR_I64, n_sequences, experts);
+    for (int64_t i = 0; i < tensor_numel(sel); i++) {
+        ((int64_t *)counts->data)[i / per_sequence * experts + ((const int64_t *)sel->data)[i]]++;
+    }
+    return golden_compare(c, "out.counts", counts, error);
+}
+
 gboolean golden_router_loss(GoldenCase *c, GError **error)
 {
     gboolean aux = strcmp(golden_text(c, "loss", "aux"), "aux") == 0;
@@ -187,7 +200,8 @@ gboolean golden_router_loss(GoldenCase *c, GError **error)
     c->rows.rows[ROWS_SEQUENCES] = n_sequences;
     c->rows.seq_len = c->rows.rows[ROWS_TOKENS] / n_sequences;
     c->rows.doc_starts = NULL;
-    return golden_run(c, error);
+    return golden_run(c, error) &&
+           (n_sequences == 1 || !aux || compare_sequence_counts(c, execute_value(c->run, t.sel), n_sequences, experts, error));
 }
 
 /* Values of a tensor as doubles; caller frees. */
@@ -458,6 +472,24 @@ static gboolean compare_routing(GoldenCase *c, const Model *model, const BlockOp
            golden_compare(c, "out.capacity", capacity, error);
 }
 
+/* Logits of the layer's router, from its own input and matrix, and their gradient, from what arrives at its weights. */
+static gboolean compare_logits(GoldenCase *c, GError **error)
+{
+    const Op *router = find_router(c->graph);
+    const Tensor *dweights = execute_grad(c->run, router->outputs[0]);
+    RouterAttr attr = *(const RouterAttr *)router->attr;
+    g_autoptr(Graph) graph = graph_new(DTYPE_FP64);
+    int x = graph_add_input(graph, "x", ROWS_TOKENS, golden_dim(c, "in.router", 1), DTYPE_FP64, TRUE);
+    int logits = linear_add(graph, "gate", x, attr.experts, FALSE);
+    graph_add_output(graph, logits);
+    graph_finish(graph);
+    g_autoptr(Execution) run = execute_new(graph, &c->rows, c->real);
+    execute_put(run, x, execute_value(c->run, router->inputs[0]));
+    execute_put_param(run, 0, golden_tensor(c, "in.router"));
+    return execute_forward(run, error) && golden_compare(c, "out.logits", execute_value(run, logits), error) &&
+           check_logit_gradient(c, &attr, dweights, error);
+}
+
 gboolean golden_moe_layer(GoldenCase *c, GError **error)
 {
     Model model = layer_model(c);
@@ -472,7 +504,7 @@ gboolean golden_moe_layer(GoldenCase *c, GError **error)
     c->rows.rows[ROWS_LOCAL_EXPERTS] = model.n_experts;
     golden_output(c, "y", block_class(BLOCK_moe_layer)->build(c->graph, &model, NULL, &options, x));
     bind_layer_params(c);
-    return golden_run(c, error) && compare_routing(c, &model, &options, error);
+    return golden_run(c, error) && compare_routing(c, &model, &options, error) && compare_logits(c, error);
 }
 
 /* One adapted matrix of the experts: base, A (of each expert or of all) and B. Binds the case's tensors. */
