@@ -143,7 +143,7 @@ static const Fault faults[] = {
     {"parameters exchanged", INSTR_VALUE, VALUE_COPY_OUT, -1, SWAP_OPERANDS, FALSE},
     {"gradients exchanged", INSTR_VALUE, VALUE_GRAD_IN, -1, SWAP_OPERANDS, FALSE},
     {"chunk off by one", INSTR_HOST, -1, -1, SHIFT_CHUNK, FALSE},
-    {"chunk counted twice", INSTR_VALUE, VALUE_LOSS, -1, DOUBLE, FALSE},
+    {"chunk counted twice", INSTR_VALUE, VALUE_LOSS_SUM, -1, DOUBLE, FALSE},
 };
 
 /* Faults in how whole matrices of Muon change ranks. */

@@ -159,8 +159,7 @@ void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_tok
 void fsdp_start(Emitter *emitter)
 {
     emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_COPY_OUT));
-    emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT));
-    emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
+    emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT)); /* the gather itself follows its copy-in */
 }
 
 void fsdp_finish(Emitter *emitter)
@@ -171,8 +170,7 @@ void fsdp_finish(Emitter *emitter)
 /* Later gathers may not overtake the copy-out whose flat buffer they could be given. */
 static void gather_waits_for_copy_out(Emitter *emitter)
 {
-    emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT));
-    emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_COPY_OUT));
+    emit_wait(emitter, STREAM_GATHER_IN, global_token(TOKEN_COPY_OUT)); /* the gather itself follows its copy-in */
 }
 
 void fsdp_release_flat(Emitter *emitter, int arg)

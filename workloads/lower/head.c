@@ -57,6 +57,13 @@ static Place chunk_param_new_sum(int param)
     return (Place){ARG_EXPERTS, CHUNK_PARAMS + 2 * param + 1};
 }
 
+/* A loss joins those of the step. */
+static void emit_loss_sum(Emitter *emitter)
+{
+    emit_value(emitter, STREAM_COMPUTE, VALUE_LOSS_SUM, -1);
+    emit_operand(emitter, (Place){ARG_OUTPUT, BOUNDARY_VALUE});
+}
+
 static void add_chunk_call(StepState *state, int segment, int64_t chunk)
 {
     Lowering *lowering = state->lowering;
@@ -81,6 +88,7 @@ void head_forward_chunk(StepState *state, int64_t chunk)
         emit_host(&lowering->emitter, 2 * lowering->emitter.device->eager_op_ns); /* slices of rows and labels: views */
         layer_forward(&pass, SAVE_NONE);
         emit_bytes(&lowering->emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 8, 4, 1, LABEL_LOSS_CHUNK); /* joins the sum of losses */
+        emit_loss_sum(&lowering->emitter);
     }
     add_chunk_call(state, segment, chunk);
 }
@@ -107,6 +115,9 @@ void head_forward(StepState *state)
         head_find_cut(head, &pass.cut_tensor);
     }
     layer_forward(&pass, SAVE_ALL);
+    if (lowering->cut < 0) {
+        emit_loss_sum(emitter);
+    }
     Call *call = add_head_call(state, segment, 0);
     if (last_flat >= 0) {
         call->args[ARG_LAST_FLAT] = state->last_flat->buffer;
@@ -120,8 +131,7 @@ static void start_loss_grad(Emitter *emitter)
     emitter->is_backward = TRUE;
     emit_alloc(emitter, STREAM_COMPUTE, (Place){ARG_OUTPUT, BOUNDARY_GRAD}, 4, MEM_ACTIVATIONS);
     emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, 0, 4, 1, LABEL_LOSS_CHUNK);
-    emit_value(emitter, STREAM_COMPUTE, VALUE_LOSS, -1);
-    emit_operand(emitter, (Place){ARG_OUTPUT, BOUNDARY_VALUE});
+    emit_value(emitter, STREAM_COMPUTE, VALUE_LOSS_GRAD, -1);
     emit_operand(emitter, (Place){ARG_OUTPUT, BOUNDARY_GRAD});
 }
 

@@ -56,7 +56,8 @@ typedef enum ValueAction {
     VALUE_BACKWARD,    /* operator: the same, then gradients of outputs, gradients of inputs to make */
     VALUE_COPY,        /* from, to */
     VALUE_ADD,         /* a, b, sum (may be a) */
-    VALUE_LOSS,        /* sum of losses to be counted, its gradient: 1 / valid labels of the whole batch */
+    VALUE_LOSS_SUM,    /* a sum of losses, which joins those of the step */
+    VALUE_LOSS_GRAD,   /* the gradient of a sum of losses: 1 / valid labels of the whole batch */
     VALUE_PLACE_ROWS,  /* rows of a loss chunk, whole tensor: zeros around them */
     VALUE_SHARD_CAST,  /* cast shard of the group */
     VALUE_SHARD_PLACE, /* cast shard (or none: the stored one), flat buffer: the rank's own part of it */
@@ -68,6 +69,7 @@ typedef enum ValueAction {
     VALUE_DIRECTION,     /* slices of a round: momentum step, direction of descent; `op` is added to the call's round */
     VALUE_ORTHOGONALIZE, /* whole matrices of a round */
     VALUE_DESCEND,       /* slices of a round: the shards go along them */
+    N_VALUE_ACTIONS
 } ValueAction;
 
 typedef enum Phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_BACKWARD, PHASE_OPTIMIZER, N_PHASES } Phase;

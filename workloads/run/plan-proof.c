@@ -182,16 +182,23 @@ static gboolean compare_step(Proof *proof, const VirtualRanks *world, double los
     return TRUE;
 }
 
+static void mutate(const PlanMutation *mutation, Program *program)
+{
+    if (mutation != NULL) {
+        mutation->apply(mutation->self, program);
+    }
+}
+
 static gboolean run_steps(Proof *proof, int64_t n_steps, GError **error)
 {
     g_autoptr(Program) program = lower_plan(proof->plan, proof->graphs, proof->options.routing, 0);
+    g_autoptr(Program) first = lower_plan(proof->plan, proof->graphs, proof->options.routing, 0);
     int64_t n_ranks = proof->plan->dp_replicate * proof->plan->dp_shard;
     g_autofree Program **programs = g_new(Program *, n_ranks);
-    if (proof->mutation != NULL) {
-        proof->mutation->apply(proof->mutation->self, program);
-    }
+    gboolean first_only = proof->mutation != NULL && proof->mutation->first_rank_only;
+    mutate(proof->mutation, first_only ? first : program);
     for (int64_t r = 0; r < n_ranks; r++) {
-        programs[r] = program;
+        programs[r] = first_only && r == 0 ? first : program;
     }
     for (guint c = 0; c < program->calls->len; c++) {
         proof->result->n_instrs += program_segment(program, g_array_index(program->calls, Call, c).segment)->instrs->len;
@@ -279,7 +286,7 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
     if (!run_steps(&proof, n_steps, error)) {
         return FALSE;
     }
-    ProofWorld world = {plan, graphs, &proof.source, proof.options, tokens, labels};
+    ProofWorld world = {plan, graphs, &proof.source, proof.options, mutation, tokens, labels};
     if (!proof_memory(&world, ret_proof, error)) {
         g_prefix_error(error, "memory: ");
         return FALSE;

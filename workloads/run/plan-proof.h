@@ -20,10 +20,11 @@ typedef struct PlanProof {
 
 void plan_proof_clear(PlanProof *proof);
 
-/* Changes a program before it runs, to see whether that is noticed. */
+/* Changes programs before they run, to see whether that is noticed: everyone's, or that of the first rank alone. */
 typedef struct PlanMutation {
     void (*apply)(void *self, Program *program);
     void *self;
+    gboolean first_rank_only;
 } PlanMutation;
 
 /*

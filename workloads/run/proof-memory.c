@@ -148,6 +148,9 @@ gboolean proof_memory(const ProofWorld *proof, PlanProof *result, GError **error
     if (probe == NULL || !lower_ranks(proof, probe, programs, error)) {
         return FALSE;
     }
+    for (guint r = 0; proof->mutation != NULL && r < (proof->mutation->first_rank_only ? 1 : programs->len); r++) {
+        proof->mutation->apply(proof->mutation->self, g_ptr_array_index(programs, r));
+    }
     g_autoptr(VirtualRanks) world = virtual_ranks_new(proof->plan, proof->graphs, (Program *const *)(void *)programs->pdata,
                                                       proof->source, &options);
     if (!virtual_ranks_step(world, proof->tokens, proof->labels, &loss, error)) {

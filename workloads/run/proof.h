@@ -12,6 +12,7 @@ typedef struct ProofWorld {
     const ModelGraph *graphs;
     const VirtualSource *source;
     VirtualOptions options;
+    const PlanMutation *mutation; /* or NULL */
     int64_t *tokens, *labels; /* of a step; changed */
 } ProofWorld;
 

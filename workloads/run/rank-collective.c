@@ -121,6 +121,8 @@ static gboolean exchange_counts(const RankAt *ats, int64_t n, GError **error)
             memcpy(arrived + source * local, (const int64_t *)counts[source]->data + i * local, (size_t)local * sizeof *arrived);
         }
         routing->received = moe_arrival(arrived, n, local, NULL, routing->expert_rows);
+        routing->has_counts = TRUE;
+        rank_note_counts(&ats[i], routing);
     }
     return TRUE;
 }
@@ -146,14 +148,22 @@ static gboolean check_rows(const RankAt *at, const Tensor *value, int64_t rows, 
 /*
  * Rows to the ranks of their experts, or back. Slots of a source stand by expert; what arrives stands by source.
  */
-static gboolean exchange_rows(const RankAt *ats, int64_t n, gboolean back, GError **error)
+static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
 {
     const Graph *graph = ats->segment->graph;
+    gboolean is_dispatch = graph_op(graph, ats->instr->op)->kind == OP_dispatch;
+    gboolean back = is_dispatch == (ats->instr->phase == PHASE_BACKWARD);
     g_autofree const Tensor **from = g_new0(const Tensor *, n);
     g_autofree Tensor **to = g_new0(Tensor *, n);
     g_autofree int64_t *arrived = g_new0(int64_t, n);
     for (int64_t i = 0; i < n; i++) {
         const RankRouting *routing = routing_of(&ats[i]);
+        if (!rank_knows_counts(&ats[i], routing)) {
+            return rank_fail(&ats[i], error, "the host sizes the exchange before the counts are known to have come");
+        }
+        if (is_dispatch && !back && !routing->has_counts) {
+            return rank_fail(&ats[i], error, "rows are sent without an exchange of their counts");
+        }
         from[i] = rank_read(&ats[i], rank_operand(&ats[i], 0), error);
         if (from[i] == NULL || !check_rows(&ats[i], from[i], back ? routing->received : routing->slots, error)) {
             return FALSE;
@@ -205,8 +215,7 @@ gboolean rank_collective(const RankAt *ats, int64_t n, GError **error)
         if (instr->n_operands == 1) {
             return exchange_counts(ats, n, error);
         }
-        gboolean is_dispatch = graph_op(ats->segment->graph, instr->op)->kind == OP_dispatch;
-        return exchange_rows(ats, n, is_dispatch == (instr->phase == PHASE_BACKWARD), error);
+        return exchange_rows(ats, n, error);
     default:
         return rank_fail(ats, error, "%s is no collective of a program", coll_name((CollKind)instr->coll));
     }

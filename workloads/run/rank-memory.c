@@ -77,9 +77,20 @@ void rank_wait(const RankAt *at)
 
 void rank_host_sync(const RankAt *at)
 {
+    clock_join(&at->rank->host, &at->rank->now[at->instr->stream]);
     for (int s = 0; s < N_STREAMS; s++) {
         clock_join(&at->rank->now[s], &at->rank->now[at->instr->stream]);
     }
+}
+
+void rank_note_counts(const RankAt *at, RankRouting *routing)
+{
+    routing->counted = at->rank->now[at->instr->stream];
+}
+
+gboolean rank_knows_counts(const RankAt *at, const RankRouting *routing)
+{
+    return clock_covers(&at->rank->host, &routing->counted);
 }
 
 static void held_add(Rank *rank, int tag, int64_t bytes)
@@ -189,7 +200,9 @@ gboolean rank_follow_ledger(const RankAt *at, GError **error)
 RankBuffer *rank_operand(const RankAt *at, int i)
 {
     Place place = program_operand(at->segment, at->instr, i);
-    return place.idx < 0 ? NULL : &at->rank->buffers[program_resolve(at->call, place)];
+    gint32 buffer = place.idx < 0 ? 0 : program_resolve(at->call, place);
+    gboolean exists = buffer >= 0 && buffer < at->rank->program->n_buffers;
+    return place.idx < 0 ? NULL : exists ? &at->rank->buffers[buffer] : &at->rank->nothing;
 }
 
 gboolean rank_note_read(const RankAt *at, RankBuffer *buffer, GError **error)
@@ -287,6 +300,12 @@ gboolean rank_check_empty(Rank *rank, GError **error)
         if (rank->buffers[b].alive && !rank->buffers[b].resident) {
             return fail_leak(rank, b, error);
         }
+    }
+    int64_t n = rank->world->plan->n_micro_batches;
+    if (rank->n_marks[PHASE_FORWARD] != n || rank->n_marks[PHASE_BACKWARD] != n || rank->n_marks[PHASE_OPTIMIZER] != 1) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "rank %" G_GINT64_FORMAT ": a phase is not marked once per micro-batch",
+                    rank->idx);
+        return FALSE;
     }
     return TRUE;
 }

@@ -180,6 +180,18 @@ static void note_padded(OpAt *o, RankRouting *routing, int64_t capacity)
         ((int64_t *)routing->sent->data)[s] = ((int64_t *)routing->arrived->data)[s] = capacity;
     }
     routing->received = moe_arrival(routing->arrived->data, ep, local, NULL, routing->expert_rows);
+    routing->has_counts = TRUE;
+}
+
+/* Value of an operand that must have so many elements. */
+static const Tensor *read_sized(const RankAt *at, int operand, int64_t numel, const char *what, GError **error)
+{
+    const Tensor *value = rank_read(at, rank_operand(at, operand), error);
+    if (value != NULL && tensor_numel(value) != numel) {
+        rank_fail(at, error, "%s has %" G_GINT64_FORMAT " elements, its operator expects %" G_GINT64_FORMAT, what, tensor_numel(value), numel);
+        return NULL;
+    }
+    return value;
 }
 
 /* The router's counts size what follows. */
@@ -239,6 +251,9 @@ static gboolean forward(OpAt *o, GError **error)
         return FALSE;
     }
     note_routing(o);
+    if (o->op->kind == OP_dispatch) {
+        at->rank->routing[at->call->layer].has_counts = FALSE;
+    }
     for (int i = 0; i < o->op->n_outputs; i++) {
         if (!hand_over(o, o->run.out[i], rank_operand(at, o->first_out + i), op_out(&o->view, i)->dtype, error)) {
             return FALSE;
@@ -275,12 +290,15 @@ static gboolean read_saved(OpAt *o, GError **error)
             return FALSE;
         }
         o->run.out[i] = kept_value(value);
-        if (dout != NULL && (o->run.dout[i] = rank_read(at, dout, error)) == NULL) {
+        const GraphTensor *info = op_out(&o->view, i);
+        if (dout != NULL && (o->run.dout[i] = read_sized(at, o->first_dout + i, exchanged_rows(o, info) * info->width, "a gradient",
+                                                         error)) == NULL) {
             return FALSE;
         }
     }
     for (int i = 0; i < o->saved.n_aux; i++) {
-        const Tensor *aux = rank_read(at, rank_operand(at, o->first_aux + i), error);
+        const OpAux *kept = &o->saved.aux[i];
+        const Tensor *aux = read_sized(at, o->first_aux + i, o->rows.rows[kept->rows] * kept->width, "a kept tensor", error);
         if (aux == NULL) {
             return FALSE;
         }
@@ -330,6 +348,37 @@ static gboolean backward(OpAt *o, GError **error)
     return TRUE;
 }
 
+/* Whether the operator has to have that operand: 1, must not: 0, may: -1. */
+static int wants_operand(const OpAt *o, int i, gboolean is_backward)
+{
+    if (i < o->first_out) {
+        return o->op->inputs[i] >= 0 && (!is_backward || o->saved.inputs >> i & 1u);
+    }
+    if (i < o->first_aux) {
+        return !is_backward || o->saved.outputs >> (i - o->first_out) & 1u;
+    }
+    if (i < o->first_dout) {
+        return 1;
+    }
+    return i < o->first_din ? -1 : op_needs_input_grad(&o->view, i - o->first_din);
+}
+
+static gboolean check_operands(const OpAt *o, gboolean is_backward, GError **error)
+{
+    const RankAt *at = o->at;
+    int n = is_backward ? o->first_din + o->op->n_inputs : op_has_backward(&o->view) ? o->first_dout : o->first_aux;
+    if (at->instr->n_operands != n) {
+        return rank_fail(at, error, "has %d operands, its operator %d", at->instr->n_operands, n);
+    }
+    for (int i = 0; i < n; i++) {
+        int wanted = wants_operand(o, i, is_backward);
+        if (wanted >= 0 && (rank_operand(at, i) != NULL) != (wanted != 0)) {
+            return rank_fail(at, error, "operand %d is %s", i, wanted != 0 ? "missing" : "not one of its operator");
+        }
+    }
+    return TRUE;
+}
+
 gboolean rank_op(const RankAt *at, GError **error)
 {
     const Graph *graph = at->segment->graph;
@@ -347,7 +396,7 @@ gboolean rank_op(const RankAt *at, GError **error)
     o.first_dout = o.first_aux + o.saved.n_aux;
     o.first_din = o.first_dout + op->n_outputs;
     GError *found = NULL;
-    gboolean ok = is_backward ? backward(&o, &found) : forward(&o, &found);
+    gboolean ok = check_operands(&o, is_backward, &found) && (is_backward ? backward(&o, &found) : forward(&o, &found));
     g_ptr_array_unref(o.own);
     if (!ok && found->domain == MOESIM_ERROR && strstr(found->message, "rank ") == NULL) {
         rank_fail(at, error, "%s", found->message);

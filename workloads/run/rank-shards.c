@@ -185,15 +185,24 @@ void rank_load_shards(Rank *rank)
     }
 }
 
-/* The site whose buffer the i-th operand is. */
-static const ProgramSite *operand_site(const RankAt *at, int i, RankSite **ret_own)
+/* The site whose idx-th buffer the i-th operand is; NULL and an error when it is none. */
+static const ProgramSite *operand_site(const RankAt *at, int i, gint32 idx, RankSite **ret_own, GError **error)
 {
     const Rank *rank = at->rank;
     Place place = program_operand(at->segment, at->instr, i);
-    const ProgramSite *site = program_site(rank->program, at->call->args[place.arg]);
-    g_assert(site != NULL);
+    const ProgramSite *site = place.arg != ARG_FRAME && place.idx == idx ? program_site(rank->program, at->call->args[place.arg]) : NULL;
+    if (site == NULL) {
+        rank_fail(at, error, "operand %d is not buffer %d of a group", i, idx);
+        return NULL;
+    }
     *ret_own = &rank->sites[site - (const ProgramSite *)(const void *)rank->program->sites->data];
     return site;
+}
+
+static const FsdpGroup *operand_group(const RankAt *at, int i, gint32 idx, RankSite **ret_own, GError **error)
+{
+    const ProgramSite *site = operand_site(at, i, idx, ret_own, error);
+    return site != NULL ? site->group : NULL;
 }
 
 static Tensor *vector_new(int64_t n)
@@ -204,8 +213,7 @@ static Tensor *vector_new(int64_t n)
 static gboolean shard_cast(const RankAt *at, GError **error)
 {
     RankSite *own;
-    (void)operand_site(at, 0, &own);
-    return rank_note_read(at, &own->guard, error) &&
+    return operand_group(at, 0, FSDP_CAST, &own, error) != NULL && rank_note_read(at, &own->guard, error) &&
            rank_write(at, rank_operand(at, 0), tensor_dup(own->shard), at->rank->world->plan->compute, error);
 }
 
@@ -213,7 +221,10 @@ static gboolean shard_cast(const RankAt *at, GError **error)
 static gboolean shard_place(const RankAt *at, GError **error)
 {
     RankSite *own;
-    const FsdpGroup *group = operand_site(at, 1, &own)->group;
+    const FsdpGroup *group = operand_group(at, 1, FSDP_FLAT, &own, error);
+    if (group == NULL) {
+        return FALSE;
+    }
     RankBuffer *from = rank_operand(at, 0);
     const Tensor *shard = own->shard;
     if (from != NULL ? (shard = rank_read(at, from, error)) == NULL : !rank_note_read(at, &own->guard, error)) {
@@ -233,8 +244,12 @@ static gboolean param_cast(const RankAt *at, GError **error)
 {
     RankSite *own;
     const Plan *plan = at->rank->world->plan;
-    const FsdpGroup *group = operand_site(at, 0, &own)->group;
+    gboolean is_copy = program_operand(at->segment, at->instr, 0).idx == FSDP_CAST;
+    const FsdpGroup *group = operand_group(at, 0, is_copy ? FSDP_CAST : FSDP_PARAMS + at->instr->op, &own, error);
     int64_t first = 0;
+    if (group == NULL) {
+        return FALSE;
+    }
     for (gint32 i = 0; i < at->instr->op; i++) {
         first += part_of(plan, group, (guint)i).numel;
     }
@@ -252,7 +267,10 @@ static gboolean copy_out(const RankAt *at, GError **error)
 {
     RankSite *own;
     const Plan *plan = at->rank->world->plan;
-    const FsdpGroup *group = operand_site(at, 0, &own)->group;
+    const FsdpGroup *group = operand_group(at, 0, FSDP_FLAT, &own, error);
+    if (group == NULL) {
+        return FALSE;
+    }
     const Tensor *flat = rank_read(at, rank_operand(at, 0), error);
     int64_t first = 0;
     for (guint i = 0; flat != NULL && i < group->params->len; i++) {
@@ -273,7 +291,10 @@ static gboolean grad_in(const RankAt *at, GError **error)
 {
     RankSite *own;
     const Plan *plan = at->rank->world->plan;
-    const FsdpGroup *group = operand_site(at, 0, &own)->group;
+    const FsdpGroup *group = operand_group(at, 0, FSDP_REDUCE_IN, &own, error);
+    if (group == NULL) {
+        return FALSE;
+    }
     g_autoptr(Tensor) flat = vector_new(group->trainable_padded_numel);
     int64_t first = 0;
     int n = 0;
@@ -324,8 +345,8 @@ static gboolean update(const RankAt *at, GError **error)
 {
     RankSite *own;
     const Plan *plan = at->rank->world->plan;
-    const FsdpGroup *group = operand_site(at, 0, &own)->group;
-    const Tensor *grad = rank_read(at, rank_operand(at, 0), error);
+    const FsdpGroup *group = operand_group(at, 0, FSDP_GRAD, &own, error);
+    const Tensor *grad = group != NULL ? rank_read(at, rank_operand(at, 0), error) : NULL;
     int64_t first = 0, grad_first = 0;
     if (grad == NULL || !rank_note_write(at, &own->guard, error)) {
         return FALSE;
@@ -362,7 +383,8 @@ gboolean rank_shard_value(const RankAt *at, GError **error)
     case VALUE_BACKWARD:
     case VALUE_COPY:
     case VALUE_ADD:
-    case VALUE_LOSS:
+    case VALUE_LOSS_SUM:
+    case VALUE_LOSS_GRAD:
     case VALUE_PLACE_ROWS:
     case VALUE_DIRECTION:
     case VALUE_ORTHOGONALIZE:
@@ -470,9 +492,12 @@ gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error)
 {
     RankSite *own;
     const Plan *plan = ats->rank->world->plan;
-    const ProgramSite *site = operand_site(&ats[0], 0, &own);
+    const ProgramSite *site = operand_site(&ats[0], 0, FSDP_REDUCE_OUT, &own, error);
     g_autofree Tensor **grads = g_new0(Tensor *, n);
     int64_t first = 0;
+    if (site == NULL) {
+        return FALSE;
+    }
     for (int64_t i = 0; i < n; i++) {
         grads[i] = rank_change(&ats[i], rank_operand(&ats[i], 0), error);
         if (grads[i] == NULL) {

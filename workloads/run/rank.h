@@ -51,7 +51,16 @@ typedef struct RankRouting {
     Tensor *sent;         /* rows to each expert */
     Tensor *arrived;      /* rows by (source, local expert) */
     int64_t *loads;       /* rows to each expert, summed over the step */
+    gboolean has_counts;  /* exchanged since the last dispatch */
+    Clock counted;        /* when the counts were there */
 } RankRouting;
+
+/* Kernels and host synchronisations since the last value. */
+typedef struct RankPrice {
+    int n_works, n_syncs;
+    double flops;
+    gint32 op;
+} RankPrice;
 
 typedef struct Rank {
     const VirtualRanks *world;
@@ -61,6 +70,7 @@ typedef struct Rank {
     int64_t n_repeats; /* times that the repeated calls have been run through */
     gint32 op;         /* last operator */
     RankBuffer *buffers;
+    RankBuffer nothing; /* what a place outside of the buffers names: never alive */
     Clock *tokens;
     Clock now[N_STREAMS], pools[N_STREAMS];
     RankSite *sites;
@@ -72,6 +82,9 @@ typedef struct Rank {
     LedgerWalk *ledger; /* goes along, or NULL */
     int64_t n_followed;
     int64_t host_held, host_peak; /* pinned host memory */
+    RankPrice price;
+    int64_t n_marks[N_PHASES]; /* in this step */
+    Clock host;                /* what the host knows to be done */
     double loss;
 } Rank;
 
@@ -114,6 +127,14 @@ Dtype rank_operand_dtype(const RankAt *at, int i, Dtype or_else);
 /* The ledger takes the same instruction: what is held must be what it says. */
 gboolean rank_follow_ledger(const RankAt *at, GError **error);
 
+/* The sizes of a layer's exchanges have come, and the host, which needs them, knows. */
+void rank_note_counts(const RankAt *at, RankRouting *routing);
+gboolean rank_knows_counts(const RankAt *at, const RankRouting *routing);
+
+/* COMPUTE and HOST_SYNC are noted, and are those of the VALUE that follows. */
+void rank_note_work(const RankAt *at);
+gboolean rank_check_price(const RankAt *at, GError **error);
+
 /* The i-th operand's buffer. */
 RankBuffer *rank_operand(const RankAt *at, int i);
 
@@ -130,7 +151,7 @@ Tensor *rank_change(const RankAt *at, RankBuffer *buffer, GError **error);
 gboolean rank_note_read(const RankAt *at, RankBuffer *buffer, GError **error);
 gboolean rank_note_write(const RankAt *at, RankBuffer *buffer, GError **error);
 
-/* Nothing is alive after a step. */
+/* Nothing is alive after a step, and every phase has been marked. */
 gboolean rank_check_empty(Rank *rank, GError **error);
 void rank_clear(Rank *rank);
 

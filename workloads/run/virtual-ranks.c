@@ -93,18 +93,20 @@ static gboolean value_copy(const RankAt *at, GError **error)
                                       rank_operand_dtype(at, 1, rank_operand(at, 0)->dtype), error);
 }
 
-/* Losses are sums over tokens; what the optimizer sees is the mean over all ranks' and micro-batches' valid labels. */
-static gboolean value_loss(const RankAt *at, GError **error)
+static gboolean value_loss_sum(const RankAt *at, GError **error)
 {
     const Tensor *sum = rank_read(at, rank_operand(at, 0), error);
-    if (sum == NULL) {
-        return FALSE;
-    }
+    at->rank->loss += sum != NULL ? tensor_get(sum, 0) : 0;
+    return sum != NULL;
+}
+
+/* Losses are sums over tokens; what the optimizer sees is the mean over all ranks' and micro-batches' valid labels. */
+static gboolean value_loss_grad(const RankAt *at, GError **error)
+{
     Tensor *grad = tensor_new_2d(TENSOR_F64, 1, 1);
     int64_t n_valid = at->rank->world->n_valid;
     tensor_set(grad, 0, n_valid > 0 ? 1 / (double)n_valid : 0);
-    at->rank->loss += tensor_get(sum, 0);
-    return rank_write(at, rank_operand(at, 1), grad, DTYPE_FP32, error);
+    return rank_write(at, rank_operand(at, 0), grad, DTYPE_FP32, error);
 }
 
 static gboolean value_place_rows(const RankAt *at, GError **error)
@@ -125,6 +127,9 @@ static gboolean value_place_rows(const RankAt *at, GError **error)
 static gboolean run_value(const RankAt *at, GError **error)
 {
     rank_tick(at);
+    if (!rank_check_price(at, error)) {
+        return FALSE;
+    }
     switch ((ValueAction)at->instr->action) {
     case VALUE_FORWARD:
     case VALUE_BACKWARD:
@@ -133,8 +138,10 @@ static gboolean run_value(const RankAt *at, GError **error)
         return value_copy(at, error);
     case VALUE_ADD:
         return value_sum(at, error);
-    case VALUE_LOSS:
-        return value_loss(at, error);
+    case VALUE_LOSS_SUM:
+        return value_loss_sum(at, error);
+    case VALUE_LOSS_GRAD:
+        return value_loss_grad(at, error);
     case VALUE_PLACE_ROWS:
         return value_place_rows(at, error);
     case VALUE_DIRECTION:
@@ -169,13 +176,20 @@ static gboolean run_instr(const RankAt *at, GError **error)
         return TRUE;
     case INSTR_HOST_SYNC:
         rank_host_sync(at);
+        rank_note_work(at);
         return TRUE;
     case INSTR_VALUE:
         return run_value(at, error);
     case INSTR_COMPUTE:
+        if (at->instr->label != LABEL_OPTIMIZER) {
+            rank_note_work(at);
+        }
+        return TRUE;
+    case INSTR_MARK:
+        at->rank->n_marks[at->instr->phase]++;
+        return TRUE;
     case INSTR_COLLECTIVE:
     case INSTR_HOST:
-    case INSTR_MARK:
     default:
         return TRUE;
     }
@@ -324,6 +338,8 @@ static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t
         rank->call = rank->instr = 0;
         rank->n_repeats = 0;
         rank->loss = 0;
+        rank->price = (RankPrice){.op = -1};
+        memset(rank->n_marks, 0, sizeof rank->n_marks);
         for (int64_t i = 0; i < world->graphs->n_layers; i++) {
             memset(rank->routing[i].loads, 0, (size_t)plan->model->n_experts * sizeof(int64_t));
         }

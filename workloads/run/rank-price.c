@@ -1,0 +1,77 @@
+/*
+ * What is timed is what is computed: the kernels that a program prices before a value are those of the value's operator, with
+ * the FLOPs of the rows that it really has, and the host waits as often as the operator makes it wait.
+ *
+ * Between one value and the next stand the kernels and the host synchronisations of the next. Counts hold always; FLOPs only
+ * when the program was lowered with the loads that the routers made (exact sizes).
+ */
+#include <math.h>
+#include <string.h>
+
+#include "workloads/run/rank.h"
+
+void rank_note_work(const RankAt *at)
+{
+    RankPrice *price = &at->rank->price;
+    if (at->instr->kind == INSTR_HOST_SYNC) {
+        price->n_syncs++;
+        return;
+    }
+    price->n_works++;
+    price->flops += at->instr->flops;
+    price->op = at->instr->op;
+}
+
+static gboolean check_count(const RankAt *at, int found, int expected, const char *what, GError **error)
+{
+    return found == expected || rank_fail(at, error, "%d %s before it, its cost has %d", found, what, expected);
+}
+
+static gboolean check_op(const RankAt *at, const RankPrice *price, GError **error)
+{
+    const Graph *graph = at->segment->graph;
+    RowCounts rows = rank_rows(at);
+    OpView view = {graph, graph_op(graph, at->instr->op), &rows};
+    const OpClass *class = op_class(view.op->kind);
+    OpCost cost = {0};
+    if (at->instr->action == VALUE_BACKWARD) {
+        class->backward_cost(&view, &cost);
+    } else {
+        class->forward_cost(&view, &cost);
+    }
+    /* a recomputation stops inside its last operator */
+    gboolean stops = at->instr->phase == PHASE_RECOMPUTE && cost.n_works_to_save > 0 && price->n_works == cost.n_works_to_save;
+    cost.n_works = stops ? cost.n_works_to_save : cost.n_works;
+    double flops = op_cost_flops(&cost);
+    if (price->n_works > 0 && price->op != at->instr->op) {
+        return rank_fail(at, error, "the kernels before it are those of another operator");
+    }
+    if (!check_count(at, price->n_works, cost.n_works, "kernels", error) ||
+        !check_count(at, price->n_syncs, cost.n_host_syncs, "host synchronisations", error)) {
+        return FALSE;
+    }
+    if (at->rank->world->options.exact_sizes && fabs(price->flops - flops) > 1e-9 * flops) {
+        return rank_fail(at, error, "its kernels have %.15g FLOPs, its rows make %.15g", price->flops, flops);
+    }
+    return TRUE;
+}
+
+gboolean rank_check_price(const RankAt *at, GError **error)
+{
+    enum { NONE, ONE, TWO, ANY }; /* the optimizer's kernels are priced for all shards together */
+    static const int n_works[N_VALUE_ACTIONS] = {
+        [VALUE_COPY] = ONE,        [VALUE_ADD] = ONE,        [VALUE_LOSS_GRAD] = ONE, [VALUE_PLACE_ROWS] = TWO,
+        [VALUE_SHARD_CAST] = ONE,  [VALUE_SHARD_PLACE] = ONE, [VALUE_PARAM_CAST] = ONE, [VALUE_COPY_OUT] = ONE,
+        [VALUE_GRAD_IN] = ONE,     [VALUE_UPDATE] = ANY,     [VALUE_DIRECTION] = ANY, [VALUE_ORTHOGONALIZE] = ANY,
+        [VALUE_DESCEND] = ANY,
+    };
+    RankPrice price = at->rank->price;
+    at->rank->price = (RankPrice){.op = -1};
+    if (at->instr->action == VALUE_FORWARD || at->instr->action == VALUE_BACKWARD) {
+        return check_op(at, &price, error);
+    }
+    int wanted = n_works[at->instr->action];
+    gboolean joins_chunks = at->instr->action == VALUE_LOSS_SUM && at->rank->world->plan->seq_chunk > 0;
+    return (wanted == ANY || check_count(at, price.n_works, joins_chunks ? ONE : wanted, "kernels", error)) &&
+           check_count(at, price.n_syncs, 0, "host synchronisations", error);
+}
