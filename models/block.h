@@ -34,6 +34,8 @@ typedef struct BlockOptions {
     gboolean pad_experts;                             /* every expert computes exactly its capacity */
     int64_t expert_slots;                             /* experts and copies of them; 0 = the model's experts */
     MoeDrop drop;
+    gboolean token_dispatch, dispatch_to_all; /* with ep_size > 1: tokens travel once to each rank, or all to all ranks */
+    gboolean early_shared; /* shared experts stand behind the dispatch, so that they run while rows travel */
     /*
      * Losses beside the main one, each an output of its layer's graph behind the first: Switch balancing loss and
      * z-loss of a router, KL loss of an indexer. 0 = none; an indexer without its loss is frozen.

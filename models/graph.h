@@ -30,6 +30,7 @@ typedef enum RowSpace {
     ROWS_SEQUENCES, /* sequences (packed documents) */
     ROWS_PATCHES,   /* vision: image patches */
     ROWS_IMAGE_TOKENS, /* vision: merged patches */
+    ROWS_ARRIVED,      /* tokens that a token dispatch brings to this rank */
     N_ROW_SPACES
 } RowSpace;
 

@@ -125,6 +125,7 @@ typedef struct OpClass {
     const char *id;    /* "rmsnorm", set from ops.def */
     const char *title; /* "RMSNorm" */
     OpCollective collective;
+    gboolean to_experts; /* with a collective: the rows go to their experts, not back */
     OpKeep keep;
     gboolean is_loss;     /* auxiliary tensors and workspace are reported as logits */
     gboolean views_input; /* the outputs are parts of input 0 and take no memory of their own */

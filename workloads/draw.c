@@ -34,6 +34,7 @@ static const DrawField fields[] = {
     {"workload.routing.exponent", "|0.5|3"},
     {"workload.routing.order", "|sorted|shuffled"},
     {"workload.routing.seed", "|1|7"},
+    {"moe.dispatch", "|||all_to_all|hierarchical|all_gather|deepep|hybridep|deepep"},
     {"memory.recompute", "none|full|selective|selective"},
     {"memory.keep", "|attention|matmul|grouped_matmul|all_to_all|attention all_to_all|matmul grouped_matmul"},
     {"memory.cache.hbm_bytes", "||||0|700|3000|12000|100000"},

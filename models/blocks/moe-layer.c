@@ -15,6 +15,8 @@
 #include "models/ops/router-loss.h"
 #include "models/ops/router.h"
 #include "models/ops/sigmoid-gate.h"
+#include "models/ops/token-combine.h"
+#include "models/ops/token-dispatch.h"
 #include "models/ops/unpermute.h"
 
 /* Experts and their copies, each with a place of its own. */
@@ -131,6 +133,22 @@ static int moe_routed(Graph *graph, const Model *model, const BlockOptions *opti
                : unpermute_add(graph, "block_sparse_moe.unpermute", y, router->weights, router->order);
 }
 
+/* The same with tokens that travel as they are: slots are made, and weighted sums too, at the ranks of the experts. */
+static int moe_routed_tokens(Graph *graph, const Model *model, const BlockOptions *options, int z, const RouterTensors *router)
+{
+    TokenDispatchAttr attr = {
+        .experts = expert_slots(model, options), .ep_size = graph->ep_size, .to_all = options->dispatch_to_all};
+    TokenDispatchTensors sent =
+        token_dispatch_add(graph, "block_sparse_moe.dispatch", z, router->order, router->counts, &attr);
+    attr.follows = TRUE;
+    TokenDispatchTensors weights = token_dispatch_add(graph, "block_sparse_moe.dispatch_weights", router->weights,
+                                                      router->order, router->counts, &attr);
+    int slots = permute_add(graph, "block_sparse_moe.permute", sent.rows, sent.order);
+    int y = moe_experts(graph, model, options, slots);
+    y = unpermute_add(graph, "block_sparse_moe.unpermute", y, weights.rows, sent.order);
+    return token_combine_add(graph, "block_sparse_moe.combine", y, options->dispatch_to_all);
+}
+
 static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, const BlockOptions *options, int x)
 {
     (void)layer;
@@ -140,7 +158,8 @@ static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, 
         z = block_linear(graph, options, "block_sparse_moe.routed_expert_down_proj", x, model->latent_width, FALSE,
                          options->lora_shared);
     }
-    y = moe_routed(graph, model, options, z, &router);
+    y = options->token_dispatch && graph->ep_size > 1 ? moe_routed_tokens(graph, model, options, z, &router)
+                                                      : moe_routed(graph, model, options, z, &router);
     if (model->latent_norm) {
         y = block_norm(graph, "block_sparse_moe.routed_expert_norm", y, model->latent_width, model->norm_eps, FALSE);
     }

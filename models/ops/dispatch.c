@@ -211,6 +211,7 @@ const OpClass op_dispatch = {
     .id = "dispatch",
     .title = "dispatch all-to-all",
     .collective = OP_COLLECTIVE_ALL_TO_ALL,
+    .to_experts = TRUE,
     .keep = OP_KEEP_ALL_TO_ALL,
     .no_grad_inputs = 1u << 1,
     .no_grad_outputs = 1u << 1,

@@ -14,13 +14,13 @@ REAL_DECLARE(permute_backward);
 
 gboolean REAL_NAME(permute_forward)(const OpRun *run, GError **error)
 {
-    int64_t n_choices = op_rows(run->view, ROWS_TOKENS) * op_in(run->view, IN_ORDER)->width;
-    int64_t slots = op_rows(run->view, ROWS_SLOTS);
+    int64_t n_choices = op_rows(run->view, op_in(run->view, IN_ORDER)->rows) * op_in(run->view, IN_ORDER)->width;
+    int64_t slots = op_rows(run->view, op_out(run->view, 0)->rows);
     int64_t width = op_in(run->view, IN_X)->width;
     int64_t k = op_in(run->view, IN_ORDER)->width;
     const real *x = run->in[IN_X]->data;
     real *y = run->out[0]->data;
-    g_autofree int64_t *slot_of = permute_slot_of(run->view, run->in[IN_ORDER], run->in[IN_COUNTS], slots);
+    g_autofree int64_t *slot_of = permute_slot_of(run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     (void)error;
     if (run->in[IN_COUNTS] != NULL) { /* what no row fills */
         memset(y, 0, (size_t)(slots * width) * sizeof *y);
@@ -36,8 +36,8 @@ gboolean REAL_NAME(permute_forward)(const OpRun *run, GError **error)
 
 gboolean REAL_NAME(permute_backward)(const OpRun *run, GError **error)
 {
-    int64_t n = op_rows(run->view, ROWS_TOKENS);
-    int64_t slots = op_rows(run->view, ROWS_SLOTS);
+    int64_t n = op_rows(run->view, op_in(run->view, IN_ORDER)->rows);
+    int64_t slots = op_rows(run->view, op_out(run->view, 0)->rows);
     int64_t width = op_in(run->view, IN_X)->width;
     int64_t k = op_in(run->view, IN_ORDER)->width;
     (void)error;
@@ -51,7 +51,7 @@ gboolean REAL_NAME(permute_backward)(const OpRun *run, GError **error)
         return TRUE;
     }
     const real *dy = run->dout[0]->data;
-    g_autofree int64_t *slot_of = permute_slot_of(run->view, run->in[IN_ORDER], run->in[IN_COUNTS], slots);
+    g_autofree int64_t *slot_of = permute_slot_of(run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     for (int64_t i = 0; i < n * k; i++) { /* by token, then by choice */
         real *row = dx + i / k * width;
         for (int64_t c = 0; slot_of[i] >= 0 && c < width; c++) {
@@ -63,9 +63,9 @@ gboolean REAL_NAME(permute_backward)(const OpRun *run, GError **error)
 }
 
 #if REAL_HAS_CLASS
-int64_t *permute_slot_of(const OpView *view, const Tensor *order, const Tensor *counts, int64_t slots)
+int64_t *permute_slot_of(const Tensor *order, const Tensor *counts, int64_t slots)
 {
-    int64_t n_choices = op_rows(view, ROWS_TOKENS) * order->dims[1];
+    int64_t n_choices = tensor_numel(order);
     if (counts == NULL) {
         return moe_slot_of(order->data, slots, n_choices);
     }
@@ -78,7 +78,8 @@ static int permute_add_all(Graph *graph, const char *name, int x, int order, int
     PermuteAttr attr = {.top_k = graph_tensor(graph, order)->width};
     GraphTensor *in = graph_tensor(graph, x);
     int64_t width = in->width;
-    int rows = graph_add_tensor(graph, op_name(name, "rows").text, ROWS_SLOTS, width, in->dtype);
+    RowSpace slots = in->rows == ROWS_ARRIVED ? ROWS_RECEIVED : ROWS_SLOTS; /* made where the tokens arrived, or before */
+    int rows = graph_add_tensor(graph, op_name(name, "rows").text, slots, width, in->dtype);
     graph_tensor(graph, rows)->tag = MEM_DISPATCH;
     Op *op = op_add(graph, OP_permute, name, &attr, sizeof attr);
     op_input(op, x);
@@ -106,8 +107,8 @@ typedef struct PermuteSize {
 static PermuteSize permute_size(const OpView *view)
 {
     return (PermuteSize){
-        .n = op_rows(view, ROWS_TOKENS),
-        .slots = op_rows(view, ROWS_SLOTS),
+        .n = op_rows(view, op_in(view, IN_ORDER)->rows),
+        .slots = op_rows(view, op_out(view, 0)->rows),
         .width = op_in(view, 0)->width,
         .b = dtype_bytes(op_in(view, 0)->dtype, 1),
         .idx = dtype_bytes(DTYPE_INT64, 1),
@@ -122,7 +123,7 @@ static void permute_saved(const OpView *view, OpSaved *ret_saved)
         return;
     }
     if (view->op->eager) {
-        op_saved_aux(ret_saved, ROWS_SLOTS, 1, DTYPE_INT64);
+        op_saved_aux(ret_saved, op_out(view, 0)->rows, 1, DTYPE_INT64);
     } else {
         ret_saved->inputs = 1u << IN_ORDER | (view->op->inputs[IN_COUNTS] >= 0 ? 1u << IN_COUNTS : 0u);
     }

@@ -15,7 +15,8 @@ typedef struct PermuteAttr {
 int permute_add_padded(Graph *graph, const char *name, int x, int order, int counts);
 
 /* Slot of each token * k + choice of an operator over a router's order, whose slots are padded if counts is given. */
-int64_t *permute_slot_of(const OpView *view, const Tensor *order, const Tensor *counts, int64_t slots);
+int64_t *permute_slot_of(const Tensor *order, const Tensor *counts, int64_t slots);
 
-/* Adds a permute of x [TOKENS, l] by a router's `order`. Returns [SLOTS, l] (MEM_DISPATCH). */
+/* Adds a permute of x [TOKENS, l] by a router's `order`, or of x [ARRIVED, l] by a token dispatch's. Returns [SLOTS, l], or
+ * [RECEIVED, l] (MEM_DISPATCH). */
 int permute_add(Graph *graph, const char *name, int x, int order);

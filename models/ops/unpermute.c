@@ -15,14 +15,14 @@ REAL_DECLARE(unpermute_backward);
 
 gboolean REAL_NAME(unpermute_forward)(const OpRun *run, GError **error)
 {
-    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    int64_t n = op_rows(run->view, op_in(run->view, IN_ORDER)->rows);
     int64_t slots = op_rows(run->view, op_in(run->view, IN_ROWS)->rows);
     int64_t width = op_in(run->view, IN_ROWS)->width;
     int64_t k = op_in(run->view, IN_ORDER)->width;
     const real *rows = run->in[IN_ROWS]->data;
     const real *weights = run->in[IN_WEIGHTS]->data;
     real *out = run->out[0]->data;
-    g_autofree int64_t *slot_of = permute_slot_of(run->view, run->in[IN_ORDER], run->in[IN_COUNTS], slots);
+    g_autofree int64_t *slot_of = permute_slot_of(run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     (void)error;
     memset(out, 0, (size_t)(n * width) * sizeof *out);
     op_count(run, 0, 0, n * width);
@@ -51,7 +51,7 @@ static void unpermute_count_backward(const OpRun *run, int64_t slots, int64_t wi
 
 gboolean REAL_NAME(unpermute_backward)(const OpRun *run, GError **error)
 {
-    int64_t n = op_rows(run->view, ROWS_TOKENS);
+    int64_t n = op_rows(run->view, op_in(run->view, IN_ORDER)->rows);
     int64_t slots = op_rows(run->view, op_in(run->view, IN_ROWS)->rows);
     int64_t width = op_in(run->view, IN_ROWS)->width;
     int64_t k = op_in(run->view, IN_ORDER)->width;
@@ -61,7 +61,7 @@ gboolean REAL_NAME(unpermute_backward)(const OpRun *run, GError **error)
     const real *weights = drows != NULL ? run->in[IN_WEIGHTS]->data : NULL;
     g_autofree real *zero = run->dout[0] == NULL ? g_new0(real, (gsize)(n * width)) : NULL;
     const real *dout = zero != NULL ? zero : run->dout[0]->data;
-    g_autofree int64_t *slot_of = permute_slot_of(run->view, run->in[IN_ORDER], run->in[IN_COUNTS], slots);
+    g_autofree int64_t *slot_of = permute_slot_of(run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     (void)error;
     if (drows != NULL && run->in[IN_COUNTS] != NULL) { /* padding has no gradient */
         memset(drows, 0, (size_t)(slots * width) * sizeof *drows);
@@ -88,7 +88,7 @@ static int unpermute_add_all(Graph *graph, const char *name, int yp, int weights
 {
     UnpermuteAttr attr = {.top_k = graph_tensor(graph, order)->width};
     GraphTensor *in = graph_tensor(graph, yp);
-    int out = graph_add_tensor(graph, op_name(name, "out").text, ROWS_TOKENS, in->width, in->dtype);
+    int out = graph_add_tensor(graph, op_name(name, "out").text, graph_tensor(graph, order)->rows, in->width, in->dtype);
     Op *op = op_add(graph, OP_unpermute, name, &attr, sizeof attr);
     op_input(op, yp);
     op_input(op, weights);
@@ -116,7 +116,7 @@ typedef struct UnpermuteSize {
 static UnpermuteSize unpermute_size(const OpView *view)
 {
     return (UnpermuteSize){
-        .n = op_rows(view, ROWS_TOKENS),
+        .n = op_rows(view, op_in(view, IN_ORDER)->rows),
         .slots = op_rows(view, op_in(view, IN_ROWS)->rows),
         .k = op_in(view, IN_ORDER)->width,
         .width = op_in(view, IN_ROWS)->width,

@@ -125,5 +125,9 @@ static inline char *random_plan_words(uint64_t seed)
         g_string_append_printf(words, " workload.routing.kind=zipf workload.routing.exponent=0.6 workload.routing.seed=%d",
                                (int)random_below(seed, 21, 100));
     }
+    static const char *const dispatches[] = {"all_to_all", "hierarchical", "all_gather", "deepep", "hybridep"};
+    if (!is_dense && !alone && ep > 1) {
+        g_string_append_printf(words, " moe.dispatch=%s", dispatches[random_below(seed, 22, G_N_ELEMENTS(dispatches))]);
+    }
     return g_string_free(words, FALSE);
 }

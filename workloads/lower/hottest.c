@@ -43,7 +43,7 @@ static gboolean is_sized_by_experts(const OpView *view)
     for (int i = 0; i < op->n_inputs + op->n_outputs; i++) {
         int tensor = i < op->n_inputs ? op->inputs[i] : op->outputs[i - op->n_inputs];
         RowSpace rows = tensor >= 0 ? graph_tensor(view->graph, tensor)->rows : ROWS_ONE;
-        if (rows == ROWS_RECEIVED || rows == ROWS_SLOTS) {
+        if (rows == ROWS_RECEIVED || rows == ROWS_SLOTS || rows == ROWS_ARRIVED) {
             return TRUE;
         }
     }

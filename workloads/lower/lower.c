@@ -22,7 +22,9 @@ ModelGraph *lower_graphs(const Plan *plan)
                             .capacity_adaptive = plan_capacity_is_measured(plan),
                             .pad_experts = plan->moe.pad,
                             .expert_slots = plan_expert_slots(plan),
-                            .drop = plan->moe.drop};
+                            .drop = plan->moe.drop,
+                            .token_dispatch = plan_sends_tokens(plan),
+                            .dispatch_to_all = plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER};
     for (int i = 0; i < N_OPS; i++) {
         options.eager[i] = plan->eager[i];
     }

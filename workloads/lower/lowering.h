@@ -71,6 +71,8 @@ typedef struct StepState {
  * chunk's part of it, then a sum and its successor per parameter. */
 enum { CHUNK_SUM_X, CHUNK_FULL_X, CHUNK_PARAMS };
 
+/* Times of the exchanges of a layer whose loads are that table's. */
+AllToAll lowering_price_exchange(const Lowering *lowering, int table);
 /* Takes n buffers of the program; returns the first. */
 gint32 lowering_take_buffers(Lowering *lowering, int n);
 const Graph *lowering_layer_graph(const Lowering *lowering, int64_t layer);

@@ -2,11 +2,6 @@
 #include "workloads/lower/lowering.h"
 #include "workloads/lower/whole.h"
 
-/* Rows that a rank exchanges in one layer. */
-typedef struct Traffic {
-    int64_t sent, inside, outside, self;
-} Traffic;
-
 gint32 lowering_take_buffers(Lowering *lowering, int n)
 {
     gint32 first = lowering->program->n_buffers;
@@ -96,48 +91,6 @@ static void place_layers(Lowering *lowering)
     }
 }
 
-/* The busiest rank's traffic: rows it keeps, and rows that it sends or receives, whichever is more. */
-static Traffic busiest_traffic(const Lowering *lowering, int table, int64_t per_domain)
-{
-    const Plan *plan = lowering->plan;
-    int64_t slots = plan->seq_len * plan->micro_batch * plan->model->top_k;
-    Traffic busiest = {.sent = slots};
-    if (lowering->routing == NULL) {
-        busiest.self = slots / plan->ep;
-        busiest.inside = slots / plan->ep * (per_domain - 1);
-        busiest.outside = slots - busiest.self - busiest.inside;
-        return busiest;
-    }
-    for (int64_t r = 0; r < plan->ep; r++) {
-        int64_t moved[2][2] = {{0, 0}, {0, 0}}; /* [sent, received][inside, outside the domain] */
-        for (int64_t peer = 0; peer < plan->ep; peer++) {
-            gboolean outside = peer / per_domain != r / per_domain;
-            moved[0][outside] += peer != r ? routing_send_rows(lowering->routing, table, r, peer) : 0;
-            moved[1][outside] += peer != r ? routing_send_rows(lowering->routing, table, peer, r) : 0;
-        }
-        busiest.inside = MAX(busiest.inside, MAX(moved[0][0], moved[1][0]));
-        busiest.outside = MAX(busiest.outside, MAX(moved[0][1], moved[1][1]));
-        busiest.self = MAX(busiest.self, routing_send_rows(lowering->routing, table, r, r));
-    }
-    return busiest;
-}
-
-/* Time of the exchanges of one layer: the busiest rank's, as all wait for it. */
-static AllToAll price_exchange(const Lowering *lowering, int table)
-{
-    const Plan *plan = lowering->plan;
-    const Model *model = plan->model;
-    CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
-    AllToAll exchange = {0};
-    Traffic traffic = busiest_traffic(lowering, table, group.per_domain);
-    int64_t row = dtype_bytes(plan->compute, model->latent_width > 0 ? model->latent_width : model->hidden);
-    exchange.bytes = traffic.sent * row;
-    exchange.rows_ns = coll_all_to_all_ns(plan->cluster, &group, traffic.inside * row, traffic.outside * row, traffic.self * row,
-                                          &exchange.evidence);
-    exchange.counts_ns = coll_ns(plan->cluster, COLL_all_to_all, &group, plan_expert_slots(plan) * 8, NULL);
-    return exchange;
-}
-
 /* Rank of the expert-parallel group whose rows a MoE layer has. hottest[table]: 1 + those found so far. */
 static int64_t layer_rank(const Lowering *lowering, int64_t layer, int64_t moe_layer, int64_t *hottest)
 {
@@ -172,7 +125,7 @@ static void count_rows(Lowering *lowering)
             lowering->loads[i] = routing_table(lowering->routing, moe_layer);
         }
         if (plan->ep > 1) {
-            lowering->exchanges[i] = price_exchange(lowering, lowering->loads[i]);
+            lowering->exchanges[i] = lowering_price_exchange(lowering, lowering->loads[i]);
         }
         moe_layer++;
     }

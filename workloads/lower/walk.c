@@ -1,6 +1,7 @@
 #include "workloads/lower/walk.h"
 
 #include "models/ops/dispatch.h"
+#include "models/ops/token-dispatch.h"
 #include "workloads/lower/host-copy.h"
 
 gint32 frame_aux(const Graph *graph, int op, int i)
@@ -296,31 +297,43 @@ void walk_free_tensor(Walk *walk, int tensor)
 }
 
 /* The rows change ranks: compute waits for the exchange, which waits for compute. */
-static void emit_exchange(const LayerPass *pass, int op, Place from, Place to)
+static void emit_exchange(const LayerPass *pass, int op, gboolean backward, Place from, Place to)
 {
     Emitter *emitter = pass->emitter;
+    const AllToAll *exchange = &pass->exchange;
+    gboolean follows = token_dispatch_follows(graph_op(pass->graph, op));
+    gboolean to_experts = op_class(graph_op(pass->graph, op)->kind)->to_experts != backward;
+    SimTime ns = follows ? exchange->weights_ns : to_experts ? exchange->dispatch_ns : exchange->combine_ns;
     if (emitter->is_selective && !emitter->is_backward) {
         emit_host(emitter, emitter->device->selective_collective_ns);
     }
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, pass->exchange.bytes, pass->exchange.rows_ns,
-                    pass->exchange.evidence)->op = op;
+    emit_collective(emitter, STREAM_ALL_TO_ALL, to_experts ? exchange->dispatch_coll : exchange->combine_coll, GROUP_EP,
+                    follows ? 0 : exchange->bytes, ns, exchange->evidence)
+        ->op = op;
     emit_operand(emitter, from);
     emit_operand(emitter, to);
     emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
     emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
 }
 
-/* Counts go first; the host must know them before it can size the exchange. */
-static void emit_counts_exchange(const LayerPass *pass, int op, Place counts, int n_host_syncs)
+/* Counts go first, and for tokens the order of their slots; the host must know them before it can size the exchange. */
+static void emit_counts_exchange(const Walk *walk, int op, int n_host_syncs)
 {
+    const LayerPass *pass = walk->pass;
+    const Op *info = graph_op(walk->graph, op);
+    gboolean tokens = info->kind == OP_token_dispatch;
     Emitter *emitter = pass->emitter;
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, 0, pass->exchange.counts_ns, pass->exchange.evidence)
         ->op = op;
-    emit_operand(emitter, counts);
+    emit_operand(emitter, walk_tensor(walk, info->inputs[tokens ? 2 : 1]));
+    if (tokens) {
+        emit_operand(emitter, walk_tensor(walk, info->inputs[1]));
+        emit_operand(emitter, (Place){ARG_FRAME, -1});
+    }
     emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
     emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
     for (int i = 0; i < n_host_syncs; i++) {
@@ -339,7 +352,7 @@ static void emit_op_value(const Walk *walk, int op, gboolean backward, const Pla
     Emitter *emitter = walk->pass->emitter;
     const Place absent = {ARG_FRAME, -1};
     OpView view = walk_view(walk, op);
-    gboolean is_dispatch = exchange != NULL && view.op->kind == OP_dispatch;
+    gboolean is_dispatch = exchange != NULL && op_class(view.op->kind)->to_experts;
     gboolean is_combine = exchange != NULL && !is_dispatch;
     int n_aux = walk->saves[op] ? walk->saved[op].n_aux : 0;
     emit_value(emitter, STREAM_COMPUTE, backward ? VALUE_BACKWARD : VALUE_FORWARD, op);
@@ -371,7 +384,7 @@ static ExchangePlaces exchange_places(const Walk *walk, int op, gboolean backwar
 {
     const Op *info = graph_op(walk->graph, op);
     ExchangePlaces places = {.arrived = {ARG_FRAME, frame_workspace(walk->graph)}};
-    if (info->kind == OP_dispatch) {
+    if (op_class(info->kind)->to_experts) {
         places.own = backward ? (Place){ARG_FRAME, frame_grad(walk->graph, op, 0)} : walk_tensor(walk, walk->storage[info->inputs[0]]);
     } else {
         places.own = backward ? douts[0] : walk_tensor(walk, info->outputs[0]);
@@ -385,7 +398,7 @@ void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts)
     gboolean backward = douts != NULL;
     OpKind kind = graph_op(walk->graph, op)->kind;
     gboolean exchanges = op_class(kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && walk->graph->ep_size > 1;
-    gboolean exchange_first = (kind == OP_dispatch) != backward;
+    gboolean exchange_first = op_class(kind)->to_experts != backward;
     gboolean needs_workspace = cost->workspace_bytes > 0 || exchanges; /* a rank may get no rows, its workspace has a name */
     ExchangePlaces places = {0};
     if (exchanges) {
@@ -396,16 +409,16 @@ void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts)
                    MEM_WORKSPACE);
     }
     if (exchanges && exchange_first) {
-        if (!backward && !dispatch_is_padded(graph_op(walk->graph, op))) {
-            emit_counts_exchange(pass, op, walk_tensor(walk, graph_op(walk->graph, op)->inputs[1]), cost->n_host_syncs);
+        if (!backward && !dispatch_is_padded(graph_op(walk->graph, op)) && !token_dispatch_follows(graph_op(walk->graph, op))) {
+            emit_counts_exchange(walk, op, cost->n_host_syncs);
             cost->n_host_syncs = 0;
         }
-        emit_exchange(pass, op, places.own, places.arrived);
+        emit_exchange(pass, op, backward, places.own, places.arrived);
     }
     emit_cost(pass->emitter, STREAM_COMPUTE, cost, (int)kind, op);
     emit_op_value(walk, op, backward, douts, exchanges ? &places : NULL);
     if (exchanges && !exchange_first) {
-        emit_exchange(pass, op, places.arrived, places.own);
+        emit_exchange(pass, op, backward, places.arrived, places.own);
     }
     if (needs_workspace) {
         emit_free(pass->emitter, (Place){ARG_FRAME, frame_workspace(walk->graph)});

@@ -139,7 +139,8 @@ static void check_moe(Plan *plan, JsonObject *root)
     int64_t slots = plan_expert_slots(plan), groups = plan->ep > 0 ? plan->dp_replicate * plan->efsdp : 1;
     int64_t rule_k = moe_capacity_rule_top_k(moe->capacity.rule);
     gboolean asks = moe->capacity.factor > 0 || moe->drop_target >= 0 || moe->pad || moe->balance != PLAN_BALANCE_NONE ||
-                    moe->redundant_experts > 0 || moe->placement != PLAN_PLACEMENT_LINEAR;
+                    moe->redundant_experts > 0 || moe->placement != PLAN_PLACEMENT_LINEAR ||
+                    moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL;
     if (model->n_experts == 0) {
         if (asks) {
             json_object_fail(root, "moe", "has no effect: %s has no experts; leave it out", model->name);
@@ -151,6 +152,10 @@ static void check_moe(Plan *plan, JsonObject *root)
                          "capacity_rule \"%s\" is defined for %" G_GINT64_FORMAT " experts per token, %s takes %" G_GINT64_FORMAT
                          "; use megatron, deepspeed or tutel",
                          moe_capacity_rule_name(moe->capacity.rule), rule_k, model->name, model->top_k);
+    } else if (moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL && plan->ep == 1) {
+        json_object_fail(root, "moe", "dispatch has no effect without expert parallelism; set parallel.ep or leave it out");
+    } else if (plan_sends_tokens(plan) && moe->pad) {
+        json_object_fail(root, "moe", "pad_to_capacity is defined for a row per choice; use dispatch \"all_to_all\" or \"hierarchical\"");
     } else if (moe->pad && moe->redundant_experts > 0) {
         json_object_fail(root, "moe", "pad_to_capacity with redundant_experts is not modelled yet; leave one of them out");
     } else if (slots % plan->ep != 0) {

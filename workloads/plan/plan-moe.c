@@ -128,7 +128,7 @@ static void read_balance(PlanMoe *moe, JsonObject *object)
 
 void read_moe(Plan *plan, JsonObject *root)
 {
-    static const char *const dispatches[] = {"all_to_all", "all_gather", "deepep"};
+    static const char *const dispatches[N_PLAN_DISPATCHES] = {"all_to_all", "hierarchical", "all_gather", "deepep", "hybridep"};
     JsonObject *object = json_object_child(root, "moe");
     plan->moe = (PlanMoe){.drop_target = -1};
     if (object == NULL) {
@@ -136,7 +136,7 @@ void read_moe(Plan *plan, JsonObject *root)
     }
     read_capacity(&plan->moe, object);
     read_balance(&plan->moe, object);
-    plan_refuse_choice(object, "dispatch", dispatches, 3);
+    plan->moe.dispatch = (PlanDispatch)json_object_choice(object, "dispatch", dispatches, N_PLAN_DISPATCHES, 0);
     plan_refuse_number(object, "overlap_chunks", 1);
     json_object_end(object);
 }

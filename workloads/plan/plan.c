@@ -47,6 +47,11 @@ int64_t plan_expert_slots(const Plan *plan)
     return plan->model->n_experts + plan->moe.redundant_experts;
 }
 
+gboolean plan_sends_tokens(const Plan *plan)
+{
+    return plan->ep > 1 && plan->moe.dispatch >= PLAN_DISPATCH_ALL_GATHER;
+}
+
 int64_t plan_moe_layer(const Plan *plan, int64_t layer)
 {
     int64_t n = 0;

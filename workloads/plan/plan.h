@@ -20,6 +20,14 @@ typedef enum PlanBalance { PLAN_BALANCE_NONE, PLAN_BALANCE_AUX_LOSS, PLAN_BALANC
 typedef enum PlanPlacement { PLAN_PLACEMENT_LINEAR, PLAN_PLACEMENT_EPLB } PlanPlacement;
 /* Who holds what between steps: FSDP shards all; ZeRO-1 the optimizer's states alone; NONE nothing (data parallelism). */
 typedef enum PlanSharding { PLAN_SHARDING_FSDP, PLAN_SHARDING_ZERO1, PLAN_SHARDING_NONE } PlanSharding;
+typedef enum PlanDispatch {
+    PLAN_DISPATCH_ALL_TO_ALL,   /* a row for every choice, straight to the rank of its expert */
+    PLAN_DISPATCH_HIERARCHICAL, /* the same by way of the rank in the own node that stands where the target stands in its node */
+    PLAN_DISPATCH_ALL_GATHER,   /* all tokens to all ranks */
+    PLAN_DISPATCH_DEEPEP,       /* a token once to each rank, over the NIC once to each node */
+    PLAN_DISPATCH_HYBRIDEP,
+    N_PLAN_DISPATCHES
+} PlanDispatch;
 typedef enum PlanOptimizer { PLAN_ADAMW, PLAN_MUON } PlanOptimizer;
 typedef enum PlanPrefetch { PLAN_PREFETCH_IMPLICIT, PLAN_PREFETCH_EXPLICIT } PlanPrefetch;
 
@@ -34,6 +42,7 @@ typedef struct PlanMoe {
     double balance_rate;
     int64_t redundant_experts; /* slots for copies, beside one for each expert */
     PlanPlacement placement;
+    PlanDispatch dispatch;
     int64_t replace_every; /* steps between two placements by the loads since; 0 = never moved */
 } PlanMoe;
 
@@ -83,6 +92,9 @@ typedef struct Plan {
 
 /* Slots for experts in an expert-parallel group: the model's experts and copies of some. */
 int64_t plan_expert_slots(const Plan *plan);
+
+/* Whether tokens travel as they are, and slots are made at the ranks of the experts. */
+gboolean plan_sends_tokens(const Plan *plan);
 
 /* Which of the MoE layers a layer is, counted from 0; -1: none. */
 int64_t plan_moe_layer(const Plan *plan, int64_t layer);

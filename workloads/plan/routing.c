@@ -12,6 +12,7 @@ typedef struct RoutingTable {
     int64_t *tokens;    /* [source][expert], kept */
     int64_t *slot_rows; /* [slots]: what the experts compute */
     int64_t *splits;    /* [source][dest] */
+    int64_t *arrivals;  /* [source][dest]: tokens, each once */
     int64_t capacity, n_routed, n_dropped;
     Placement *placement; /* or NULL */
 } RoutingTable;
@@ -55,6 +56,7 @@ RoutingSpec routing_spec(const Plan *plan, int64_t tokens, int64_t sequences)
         .placement = plan->moe.placement,
         .nodes = plan->ep % group.per_domain == 0 ? plan->ep / group.per_domain : 1,
         .router_groups = MAX(model->router_groups, 1),
+        .arrival = arrivals_spec(plan),
     };
     for (int64_t i = 0; i < model->n_layers; i++) {
         spec.n_layers += model->layers[i].ffn == FFN_MOE ? 1 : 0;
@@ -191,6 +193,12 @@ static void table_finish(const Routing *routing, int64_t idx, const double *shar
             table->splits[source * spec->n_ranks + slot / local] += rows;
         }
     }
+    table->arrivals = g_new(int64_t, spec->n_ranks * spec->n_ranks);
+    for (int64_t i = 0; i < spec->n_ranks * spec->n_ranks; i++) {
+        table->arrivals[i] = spec->arrivals != NULL ? spec->arrivals[idx * spec->n_ranks * spec->n_ranks + i]
+                             : spec->arrival.top_k > 0 ? arrivals_expected(&spec->arrival, table->splits[i], spec->n_ranks)
+                                                       : 0;
+    }
 }
 
 /* Tokens of all sources: drawn, or in expectation. */
@@ -325,6 +333,7 @@ void routing_free(Routing *routing)
         g_free(routing->tables[i].tokens);
         g_free(routing->tables[i].slot_rows);
         g_free(routing->tables[i].splits);
+        g_free(routing->tables[i].arrivals);
         placement_free(routing->tables[i].placement);
     }
     g_free(routing->tables);
@@ -365,6 +374,11 @@ const int64_t *routing_splits(const Routing *routing, int table)
     return table_at(routing, table)->splits;
 }
 
+const int64_t *routing_arrivals(const Routing *routing, int table)
+{
+    return table_at(routing, table)->arrivals;
+}
+
 int64_t routing_send_rows(const Routing *routing, int table, int64_t source, int64_t dest)
 {
     g_assert(source >= 0 && source < routing->spec.n_ranks && dest >= 0 && dest < routing->spec.n_ranks);
@@ -380,6 +394,7 @@ void routing_rows(const Routing *routing, int table, int64_t ep_rank, RoutingRow
     for (int64_t peer = 0; peer < n; peer++) {
         ret_rows->n_received += t->splits[peer * n + ep_rank];
         ret_rows->n_sent += t->splits[ep_rank * n + peer];
+        ret_rows->n_arrived += t->arrivals[peer * n + ep_rank];
     }
 }
 
@@ -391,6 +406,8 @@ RowCounts routing_row_counts(const Plan *plan, const Routing *routing, int64_t m
     counts.rows[ROWS_ONE] = 1;
     counts.rows[ROWS_TOKENS] = tokens;
     counts.rows[ROWS_SLOTS] = counts.rows[ROWS_RECEIVED] = tokens * model->top_k;
+    ArrivalSpec arrival = arrivals_spec(plan);
+    counts.rows[ROWS_ARRIVED] = plan->ep * arrivals_expected(&arrival, tokens * model->top_k / plan->ep, plan->ep);
     counts.rows[ROWS_EXPERTS] = plan_expert_slots(plan);
     counts.rows[ROWS_LOCAL_EXPERTS] = plan_expert_slots(plan) / plan->ep;
     counts.rows[ROWS_PAIRS] = tokens * plan->seq_len;
@@ -400,6 +417,7 @@ RowCounts routing_row_counts(const Plan *plan, const Routing *routing, int64_t m
         routing_rows(routing, routing_table(routing, moe_layer), ep_rank, &rows);
         counts.local_expert_rows = rows.local_expert_rows;
         counts.rows[ROWS_RECEIVED] = rows.n_received;
+        counts.rows[ROWS_ARRIVED] = rows.n_arrived;
         counts.rows[ROWS_SLOTS] = rows.n_sent;
         counts.capacity = rows.capacity;
         counts.placement = rows.placement;

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "models/placement.h"
+#include "workloads/plan/arrivals.h"
 #include "workloads/plan/plan.h"
 
 typedef struct Routing Routing;
@@ -56,6 +57,8 @@ typedef struct RoutingSpec {
     int64_t slots;        /* experts and copies; 0 counts as experts */
     PlanPlacement placement;
     int64_t nodes, router_groups; /* scale-up domains of the group, groups of experts that the router limits: for EPLB */
+    ArrivalSpec arrival;      /* of tokens that travel once to each rank; top_k 0: none do */
+    const int64_t *arrivals;  /* [table][source][dest]: these instead of what is expected, or NULL */
     const Routing *placed;    /* placements and capacities are this one's, layer by layer; or NULL = found from the loads */
     const double *popularity; /* [experts] of an earlier routing_popularity() of the same spec, or NULL */
 } RoutingSpec;
@@ -98,6 +101,7 @@ int64_t routing_tokens(const Routing *routing, int table, int64_t source, int64_
 typedef struct RoutingRows {
     const int64_t *local_expert_rows; /* [slots / n_ranks], borrowed: rows of each local slot over all sources, padding included */
     int64_t n_received;               /* their sum: rows[RECEIVED] */
+    int64_t n_arrived;                /* tokens that a token dispatch brings: rows[ARRIVED] */
     int64_t n_sent;                   /* slots of this rank as a source, its own experts' included: rows[SLOTS] */
     int64_t capacity;                 /* of an expert, for one source; 0 = none */
     const Placement *placement;       /* or NULL: expert e is slot e */
@@ -116,6 +120,9 @@ RowCounts routing_row_counts(const Plan *plan, const Routing *routing, int64_t m
  * padding included. Its combine moves the same rows back.
  */
 const int64_t *routing_splits(const Routing *routing, int table);
+
+/* Tokens that go from source to dest when each goes there once, [n_ranks * n_ranks] as the split matrix. */
+const int64_t *routing_arrivals(const Routing *routing, int table);
 
 /* Rows that source sends to dest. */
 int64_t routing_send_rows(const Routing *routing, int table, int64_t source, int64_t dest);

@@ -45,6 +45,18 @@ static json_t *group_loads(const Plan *plan, const VirtualRanks *world, int64_t 
     return layers;
 }
 
+/* Tokens that went from rank to rank of an EP group, by MoE layer: [layer][source][dest]; caller frees. */
+static int64_t *group_arrivals(const Plan *plan, const VirtualRanks *world, int64_t first_rank)
+{
+    int64_t n = plan->ep, *arrivals = g_new0(int64_t, MAX(plan->model->n_layers, 1) * n * n), *next = arrivals;
+    for (int64_t l = 0; l < plan->model->n_layers; l++) {
+        for (int64_t i = 0; plan->model->layers[l].ffn == FFN_MOE && i < n * n; i++) {
+            *next++ = virtual_ranks_arrivals(world, first_rank + i / n, l, i % n);
+        }
+    }
+    return arrivals;
+}
+
 /* Rows as the routers kept them, on the slots of the plan's own placement and under its capacities. */
 static Routing *group_routing(const Plan *plan, const Routing *placed, const VirtualRanks *world, int64_t first_rank, GError **error)
 {
@@ -54,6 +66,8 @@ static Routing *group_routing(const Plan *plan, const Routing *placed, const Vir
     spec.loads = loads;
     spec.exact = TRUE;
     spec.placed = placed;
+    g_autofree int64_t *arrivals = group_arrivals(plan, world, first_rank);
+    spec.arrivals = plan_sends_tokens(plan) ? arrivals : NULL;
     Routing *routing = routing_new(&spec, "loads of the virtual ranks", error);
     json_decref(loads);
     return routing;

@@ -145,6 +145,43 @@ static gboolean check_rows(const RankAt *at, const Tensor *value, int64_t rows, 
            rank_fail(at, error, "exchanges %" G_GINT64_FORMAT " rows, its counts say %" G_GINT64_FORMAT, value->dims[0], rows);
 }
 
+/* Rows of one rank for another. */
+typedef struct Hop {
+    const char *read;
+    char *write;
+    size_t bytes;
+    int64_t from, to;
+} Hop;
+
+/* Where rows stop on their way: in a hierarchical exchange at the rank of the own node that stands where the target does. */
+static int64_t relay_of(const Plan *plan, const Hop *hop)
+{
+    int64_t per = cluster_group(plan->cluster, 0, 1, plan->ep).per_domain;
+    gboolean stops = plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL && plan->ep % per == 0;
+    return stops ? hop->from / per * per + hop->to % per : hop->to;
+}
+
+/* All rows to their relays, then from there on. */
+static void carry(const Plan *plan, const Hop *hops, int64_t n_hops, int64_t n)
+{
+    g_autoptr(GPtrArray) relays = g_ptr_array_new_with_free_func((GDestroyNotify)g_byte_array_unref);
+    g_autofree size_t *at = g_new(size_t, n_hops);
+    for (int64_t i = 0; i < n; i++) {
+        g_ptr_array_add(relays, g_byte_array_new());
+    }
+    for (int64_t i = 0; i < n_hops; i++) {
+        GByteArray *relay = g_ptr_array_index(relays, relay_of(plan, &hops[i]));
+        at[i] = relay->len;
+        g_byte_array_append(relay, (const guint8 *)hops[i].read, (guint)hops[i].bytes);
+    }
+    for (int64_t i = 0; i < n_hops; i++) {
+        const GByteArray *relay = g_ptr_array_index(relays, relay_of(plan, &hops[i]));
+        if (hops[i].bytes > 0) {
+            memcpy(hops[i].write, relay->data + at[i], hops[i].bytes);
+        }
+    }
+}
+
 /*
  * Rows to the ranks of their experts, or back. Slots of a source stand by expert; what arrives stands by source.
  */
@@ -156,6 +193,7 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
     g_autofree const Tensor **from = g_new0(const Tensor *, n);
     g_autofree Tensor **to = g_new0(Tensor *, n);
     g_autofree int64_t *arrived = g_new0(int64_t, n);
+    g_autofree Hop *hops = g_new0(Hop, n * n);
     for (int64_t i = 0; i < n; i++) {
         const RankRouting *routing = routing_of(&ats[i]);
         if (!rank_knows_counts(&ats[i], routing)) {
@@ -180,10 +218,15 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
             const char *read = (const char *)(back ? from[member] : from[source])->data;
             char *write = (back ? to[source] : to[member])->data;
             size_t slot = (size_t)first * row, place = (size_t)arrived[member] * row;
-            memcpy(write + (back ? slot : place), read + (back ? place : slot), (size_t)rows * row);
+            hops[source * n + member] = (Hop){.read = read + (back ? place : slot),
+                                              .write = write + (back ? slot : place),
+                                              .bytes = (size_t)rows * row,
+                                              .from = back ? member : source,
+                                              .to = back ? source : member};
             arrived[member] += rows;
         }
     }
+    carry(ats->rank->world->plan, hops, n * n, n);
     gboolean ok = TRUE;
     for (int64_t i = 0; i < n; i++) {
         if (ok) {
@@ -195,11 +238,26 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
     return ok;
 }
 
+/* What an operator of a MoE layer exchanges: counts before its rows, then rows or tokens. */
+static gboolean exchange(const RankAt *ats, int64_t n, GError **error)
+{
+    const Instr *instr = ats->instr;
+    OpKind kind = graph_op(ats->segment->graph, instr->op)->kind;
+    gboolean tokens = kind == OP_token_dispatch || kind == OP_token_combine;
+    if (instr->n_operands != 2) {
+        return exchange_counts(ats, n, error) && (!tokens || rank_token_ids(ats, n, error));
+    }
+    return tokens ? rank_token_rows(ats, n, error) : exchange_rows(ats, n, error);
+}
+
 gboolean rank_collective(const RankAt *ats, int64_t n, GError **error)
 {
     const Instr *instr = ats->instr;
     if (instr->action == VALUE_SUM_COPIES) {
         return rank_sum_copies(ats, n, error);
+    }
+    if (instr->group == GROUP_EP && instr->op >= 0) {
+        return exchange(ats, n, error);
     }
     switch ((CollKind)instr->coll) {
     case COLL_all_gather:
@@ -209,13 +267,7 @@ gboolean rank_collective(const RankAt *ats, int64_t n, GError **error)
     case COLL_all_reduce:
         return all_reduce(ats, n, error);
     case COLL_all_to_all:
-        if (instr->group != GROUP_EP) {
-            return rank_whole_exchange(ats, n, error);
-        }
-        if (instr->n_operands == 1) {
-            return exchange_counts(ats, n, error);
-        }
-        return exchange_rows(ats, n, error);
+        return rank_whole_exchange(ats, n, error);
     default:
         return rank_fail(ats, error, "%s is no collective of a program", coll_name((CollKind)instr->coll));
     }

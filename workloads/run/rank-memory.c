@@ -318,6 +318,8 @@ static void routing_clear(Rank *rank)
         g_free(routing->loads);
         tensor_free(routing->sent);
         tensor_free(routing->arrived);
+        tensor_free(routing->sent_to);
+        tensor_free(routing->choices);
     }
     g_free(rank->routing);
 }

@@ -37,6 +37,7 @@ RowCounts rank_rows(const RankAt *at)
         const RankRouting *routing = &at->rank->routing[at->call->layer];
         rows.rows[ROWS_SLOTS] = routing->slots;
         rows.rows[ROWS_RECEIVED] = routing->received;
+        rows.rows[ROWS_ARRIVED] = routing->arrived_tokens;
         rows.local_expert_rows = routing->expert_rows;
     }
     return rows;
@@ -93,8 +94,12 @@ static const Tensor *view_of(OpAt *o, int tensor, const Tensor *root, GError **e
 /* The rows on the other side of an exchange lie in the workspace. */
 static int64_t exchanged_rows(const OpAt *o, const GraphTensor *info)
 {
-    gboolean moves = o->class->collective == OP_COLLECTIVE_ALL_TO_ALL && o->graph->ep_size > 1 && info->rows == ROWS_SLOTS;
-    return o->rows.rows[moves ? ROWS_RECEIVED : info->rows];
+    gboolean exchanges = o->class->collective == OP_COLLECTIVE_ALL_TO_ALL && o->graph->ep_size > 1;
+    gboolean is_sent = info == graph_tensor(o->graph, o->class->to_experts ? o->op->inputs[0] : o->op->outputs[0]);
+    if (!exchanges || !is_sent) {
+        return o->rows.rows[info->rows];
+    }
+    return o->rows.rows[info->rows == ROWS_TOKENS ? ROWS_ARRIVED : ROWS_RECEIVED];
 }
 
 /* Value of a tensor that stands in an operand. */
@@ -164,6 +169,8 @@ static gboolean read_inputs(OpAt *o, GError **error)
     }
     if (ok && o->op->kind == OP_dispatch && o->graph->ep_size > 1) {
         o->run.in[1] = o->at->rank->routing[o->at->call->layer].arrived;
+    } else if (ok && o->op->kind == OP_token_dispatch) {
+        o->run.in[1] = o->at->rank->routing[o->at->call->layer].choices;
     }
     return ok && read_params(o, error);
 }

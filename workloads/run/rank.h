@@ -47,6 +47,9 @@ typedef struct RankSite {
 /* Sizes of the last routing of a layer. */
 typedef struct RankRouting {
     int64_t slots, received;
+    int64_t arrived_tokens; /* of a token dispatch */
+    Tensor *sent_to;        /* [member, token]: 1 if the token goes there */
+    Tensor *choices;        /* [arrived token, k]: local slot of each choice, or -1 */
     int64_t *expert_rows; /* local experts */
     Tensor *sent;         /* rows to each expert */
     Tensor *arrived;      /* rows by (source, local expert) */
@@ -161,6 +164,10 @@ gboolean rank_shard_value(const RankAt *at, GError **error);
 
 /* A collective of all members; ats[i] is the i-th's, in the order of the group. */
 gboolean rank_collective(const RankAt *ats, int64_t n, GError **error);
+
+/* The same of a token dispatch: where tokens go, and what choices come with them; then their rows, there or back. */
+gboolean rank_token_ids(const RankAt *ats, int64_t n, GError **error);
+gboolean rank_token_rows(const RankAt *ats, int64_t n, GError **error);
 
 /* Rows of the pass that an instruction belongs to. */
 RowCounts rank_rows(const RankAt *at);

@@ -381,6 +381,16 @@ const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int6
     return world->plan->model->layers[layer].ffn == FFN_MOE ? world->ranks[rank].routing[layer].loads : NULL;
 }
 
+int64_t virtual_ranks_arrivals(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t member)
+{
+    const Tensor *sent_to = world->ranks[rank].routing[layer].sent_to;
+    int64_t n = 0;
+    for (int64_t t = 0; sent_to != NULL && t < sent_to->dims[1]; t++) {
+        n += ((const int64_t *)sent_to->data)[member * sent_to->dims[1] + t];
+    }
+    return n;
+}
+
 const VirtualPeak *virtual_ranks_peak(const VirtualRanks *world, int64_t rank)
 {
     return &world->ranks[rank].peak;

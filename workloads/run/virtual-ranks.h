@@ -57,6 +57,9 @@ Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t
 /* Rows that a rank's router sent to each expert in the last step; NULL for a layer without experts. */
 const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int64_t layer);
 
+/* Tokens that its last token dispatch in a layer sent to a member of its EP group; 0 if there was none. */
+int64_t virtual_ranks_arrivals(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t member);
+
 /* Most bytes that a rank held in the steps so far, blocks of the allocator, static memory included; and when it was. */
 typedef struct VirtualPeak {
     int64_t bytes, by_tag[N_MEM_TAGS];

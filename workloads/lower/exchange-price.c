@@ -1,0 +1,197 @@
+/*
+ * What the exchanges of a MoE layer cost: from the split matrix of its routing, by the way that rows travel.
+ *
+ * All members of a group wait for the busiest one, in each direction and at each level of the network.
+ */
+#include "hw/exchange.h"
+#include "workloads/lower/lowering.h"
+
+/* Traffic of a group in rows: what the busiest rank keeps, and sends or receives, whichever is more. */
+typedef struct Traffic {
+    int64_t sent, self;
+    int64_t inside, outside; /* the scale-up domain */
+} Traffic;
+
+/* An EP group on the machine: n ranks, of which `per` share each domain, and rows from each rank to each. */
+typedef struct Exchange {
+    const Plan *plan;
+    int64_t n, per;
+    int64_t even;         /* rows from any rank to any, where matrix is NULL */
+    const int64_t *matrix; /* [n * n] */
+    ArrivalSpec arrival;
+} Exchange;
+
+static int64_t rows_between(const Exchange *e, int64_t source, int64_t dest)
+{
+    return e->matrix != NULL ? e->matrix[source * e->n + dest] : e->even;
+}
+
+static gboolean same_domain(const Exchange *e, int64_t a, int64_t b)
+{
+    return a / e->per == b / e->per;
+}
+
+/* Straight from source to target. */
+static Traffic direct_traffic(const Exchange *e)
+{
+    Traffic busiest = {0};
+    for (int64_t r = 0; r < e->n; r++) {
+        int64_t moved[2][2] = {{0, 0}, {0, 0}}; /* [sent, received][inside, outside the domain] */
+        for (int64_t peer = 0; peer < e->n; peer++) {
+            gboolean outside = !same_domain(e, peer, r);
+            moved[0][outside] += peer != r ? rows_between(e, r, peer) : 0;
+            moved[1][outside] += peer != r ? rows_between(e, peer, r) : 0;
+        }
+        busiest.inside = MAX(busiest.inside, MAX(moved[0][0], moved[1][0]));
+        busiest.outside = MAX(busiest.outside, MAX(moved[0][1], moved[1][1]));
+        busiest.self = MAX(busiest.self, rows_between(e, r, r));
+        busiest.sent = MAX(busiest.sent, moved[0][0] + moved[0][1] + rows_between(e, r, r));
+    }
+    return busiest;
+}
+
+/*
+ * By way of the rank of the own domain that stands where the target stands in its own: first all hand their rows on inside,
+ * then each moves what its domain has for the ranks of its place.
+ */
+static Traffic hierarchical_traffic(const Exchange *e)
+{
+    Traffic busiest = direct_traffic(e);
+    g_autofree int64_t *moved = g_new0(int64_t, 4 * e->n); /* by rank: handed on, got; over the NIC out, in */
+    for (int64_t source = 0; source < e->n; source++) {
+        for (int64_t dest = 0; dest < e->n; dest++) {
+            int64_t rows = rows_between(e, source, dest), relay = source / e->per * e->per + dest % e->per;
+            if (relay != source) {
+                moved[4 * source] += rows;
+                moved[4 * relay + 1] += rows;
+            }
+            if (relay != dest) {
+                moved[4 * relay + 2] += rows;
+                moved[4 * dest + 3] += rows;
+            }
+        }
+    }
+    busiest.inside = busiest.outside = 0;
+    for (int64_t r = 0; r < e->n; r++) {
+        busiest.inside = MAX(busiest.inside, MAX(moved[4 * r], moved[4 * r + 1]));
+        busiest.outside = MAX(busiest.outside, MAX(moved[4 * r + 2], moved[4 * r + 3]));
+    }
+    return busiest;
+}
+
+/* Tokens of a source for a domain, each once. */
+static int64_t tokens_to_domain(const Exchange *e, const int64_t *splits, int64_t even, int64_t source, int64_t domain)
+{
+    int64_t rows = 0;
+    for (int64_t dest = domain * e->per; dest < (domain + 1) * e->per; dest++) {
+        rows += splits != NULL ? splits[source * e->n + dest] : even;
+    }
+    return arrivals_expected(&e->arrival, rows, e->n / e->per);
+}
+
+/*
+ * Each token once to every domain, over the NIC to the rank that stands where its source stands; from there once to every
+ * rank of the domain. e->matrix: tokens that arrive; splits: rows of choices.
+ */
+static Traffic token_traffic(const Exchange *e, const int64_t *splits, int64_t even)
+{
+    Traffic busiest = {0};
+    int64_t n_domains = e->n / e->per;
+    g_autofree int64_t *moved = g_new0(int64_t, 4 * e->n); /* by rank: inside out, in; NIC out, in */
+    for (int64_t source = 0; source < e->n; source++) {
+        for (int64_t domain = 0; domain < n_domains; domain++) {
+            int64_t relay = domain * e->per + source % e->per;
+            for (int64_t dest = domain * e->per; dest < (domain + 1) * e->per; dest++) {
+                moved[4 * relay] += dest != relay ? rows_between(e, source, dest) : 0;
+                moved[4 * dest + 1] += dest != relay ? rows_between(e, source, dest) : 0;
+            }
+            if (relay != source) {
+                int64_t tokens = tokens_to_domain(e, splits, even, source, domain);
+                moved[4 * source + 2] += tokens;
+                moved[4 * relay + 3] += tokens;
+            }
+        }
+    }
+    for (int64_t r = 0; r < e->n; r++) {
+        int64_t sent = rows_between(e, r, r);
+        busiest.inside = MAX(busiest.inside, MAX(moved[4 * r], moved[4 * r + 1]));
+        busiest.outside = MAX(busiest.outside, MAX(moved[4 * r + 2], moved[4 * r + 3]));
+        for (int64_t peer = 0; peer < e->n; peer++) {
+            sent += peer != r ? rows_between(e, r, peer) : 0;
+        }
+        busiest.sent = MAX(busiest.sent, sent);
+    }
+    return busiest;
+}
+
+/* A library that sends each token once. */
+static void price_stack(const Exchange *e, const Traffic *traffic, int64_t row, AllToAll *ret)
+{
+    static const char *const names[N_PLAN_DISPATCHES] = {[PLAN_DISPATCH_DEEPEP] = "deepep", [PLAN_DISPATCH_HYBRIDEP] = "hybridep"};
+    g_autoptr(ExchangeStack) stack = exchange_stack_load(names[e->plan->moe.dispatch], NULL);
+    g_assert(stack != NULL);
+    ExchangeBytes bytes = {.inside = (double)(traffic->inside * row), .outside = (double)(traffic->outside * row)};
+    ret->dispatch_ns = quantity_ns(exchange_seconds(e->plan->cluster, stack, &bytes, FALSE));
+    ret->combine_ns = quantity_ns(exchange_seconds(e->plan->cluster, stack, &bytes, TRUE));
+    ret->evidence = EVIDENCE_FITTED;
+}
+
+static void price_gather(const Exchange *e, const CollGroup *group, int64_t row, AllToAll *ret)
+{
+    int64_t bytes = e->n * e->arrival.tokens * row;
+    ret->dispatch_ns = coll_ns(e->plan->cluster, COLL_all_gather, group, bytes, &ret->evidence);
+    ret->combine_ns = coll_ns(e->plan->cluster, COLL_reduce_scatter, group, bytes, NULL);
+    ret->dispatch_coll = COLL_all_gather;
+    ret->combine_coll = COLL_reduce_scatter;
+}
+
+static void price_rows(const Exchange *e, const CollGroup *group, const Traffic *traffic, int64_t row, AllToAll *ret)
+{
+    const Cluster *cluster = e->plan->cluster;
+    if (e->plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL) { /* one step after the other */
+        CollGroup inside = {group->per_domain, group->per_domain}, across = {e->n / e->per, 1};
+        ret->dispatch_ns = coll_all_to_all_ns(cluster, &inside, traffic->inside * row, 0, traffic->self * row, &ret->evidence) +
+                           coll_all_to_all_ns(cluster, &across, 0, traffic->outside * row, 0, NULL);
+    } else {
+        ret->dispatch_ns = coll_all_to_all_ns(cluster, group, traffic->inside * row, traffic->outside * row, traffic->self * row,
+                                              &ret->evidence);
+    }
+    ret->combine_ns = ret->dispatch_ns;
+}
+
+/* Weights go along with their tokens: no latency of their own, k numbers beside a row of l. */
+static SimTime weights_ns(const Plan *plan, const AllToAll *exchange, int64_t row)
+{
+    int64_t weights = dtype_bytes(DTYPE_FP32, plan->model->top_k);
+    return (SimTime)((double)exchange->dispatch_ns * (double)weights / (double)MAX(row, 1));
+}
+
+AllToAll lowering_price_exchange(const Lowering *lowering, int table)
+{
+    const Plan *plan = lowering->plan;
+    const Model *model = plan->model;
+    CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
+    int64_t per = plan->ep % group.per_domain == 0 ? group.per_domain : 1;
+    Exchange e = {.plan = plan, .n = plan->ep, .per = per, .arrival = arrivals_spec(plan)};
+    const int64_t *splits = lowering->routing != NULL ? routing_splits(lowering->routing, table) : NULL;
+    int64_t even = plan->seq_len * plan->micro_batch * model->top_k / plan->ep;
+    int64_t row = dtype_bytes(plan->compute, model->latent_width > 0 ? model->latent_width : model->hidden);
+    AllToAll exchange = {.dispatch_coll = COLL_all_to_all, .combine_coll = COLL_all_to_all};
+    gboolean tokens = plan_sends_tokens(plan);
+    e.matrix = splits == NULL ? NULL : tokens ? routing_arrivals(lowering->routing, table) : splits;
+    e.even = tokens ? arrivals_expected(&e.arrival, even, e.n) : even;
+    Traffic traffic = tokens ? token_traffic(&e, splits, even)
+                      : plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_traffic(&e)
+                                                                           : direct_traffic(&e);
+    exchange.bytes = traffic.sent * row;
+    if (plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER) {
+        price_gather(&e, &group, row, &exchange);
+    } else if (tokens) {
+        price_stack(&e, &traffic, row, &exchange);
+    } else {
+        price_rows(&e, &group, &traffic, row, &exchange);
+    }
+    exchange.weights_ns = weights_ns(plan, &exchange, row);
+    exchange.counts_ns = coll_ns(plan->cluster, COLL_all_to_all, &group, plan_expert_slots(plan) * 8, NULL);
+    return exchange;
+}

@@ -1,0 +1,153 @@
+/*
+ * Token exchanges between virtual ranks: each token goes once to every rank that has one of its kept choices, or to all
+ * ranks; what comes back is added up by token.
+ *
+ * What arrives at a rank stands by source, then by token. Sums run in the order of the members.
+ */
+#include <string.h>
+
+#include "models/execute.h"
+#include "models/ops/token-combine.h"
+#include "models/ops/token-dispatch.h"
+#include "workloads/run/rank.h"
+
+static RankRouting *routing_of(const RankAt *at)
+{
+    return &at->rank->routing[at->call->layer];
+}
+
+static int64_t n_tokens(const RankAt *at)
+{
+    return rank_rows(at).rows[ROWS_TOKENS];
+}
+
+/* Marks in sent_to where the tokens of a source go, and in local[member][token * k + choice] the slot of a choice there. */
+static void mark_source(const RankAt *at, int64_t n, const Tensor *order, gboolean to_all, int64_t *local)
+{
+    RankRouting *routing = routing_of(at);
+    const int64_t *sent = routing->sent->data, *choice = order->data;
+    int64_t slots = tensor_numel(routing->sent), per_rank = slots / n, tokens = n_tokens(at), k = order->dims[1], s = 0;
+    tensor_free(routing->sent_to);
+    routing->sent_to = tensor_new_2d(TENSOR_I64, n, tokens);
+    int64_t *sent_to = routing->sent_to->data;
+    for (int64_t i = 0; i < n * tokens; i++) {
+        sent_to[i] = to_all ? 1 : 0;
+    }
+    for (int64_t i = 0; i < n * tokens * k; i++) {
+        local[i] = -1;
+    }
+    for (int64_t slot = 0; slot < slots; slot++) {
+        for (int64_t i = 0; i < sent[slot]; i++, s++) {
+            int64_t member = slot / per_rank;
+            sent_to[member * tokens + choice[s] / k] = 1;
+            local[member * tokens * k + choice[s]] = slot % per_rank;
+        }
+    }
+}
+
+gboolean rank_token_ids(const RankAt *ats, int64_t n, GError **error)
+{
+    const Op *op = graph_op(ats->segment->graph, ats->instr->op);
+    int64_t tokens = n_tokens(ats);
+    g_autoptr(GPtrArray) locals = g_ptr_array_new_with_free_func(g_free);
+    int64_t k = 0;
+    for (int64_t source = 0; source < n; source++) {
+        const Tensor *order = rank_read(&ats[source], rank_operand(&ats[source], 1), error);
+        if (order == NULL) {
+            return FALSE;
+        }
+        k = order->dims[1];
+        int64_t *local = g_new(int64_t, n * tokens * k);
+        g_ptr_array_add(locals, local);
+        mark_source(&ats[source], n, order, token_dispatch_to_all(op), local);
+    }
+    for (int64_t member = 0; member < n; member++) {
+        RankRouting *routing = routing_of(&ats[member]);
+        tensor_free(routing->choices);
+        routing->choices = tensor_new_2d(TENSOR_I64, n * tokens, k);
+        routing->arrived_tokens = 0;
+        for (int64_t source = 0; source < n; source++) {
+            const int64_t *sent_to = (const int64_t *)routing_of(&ats[source])->sent_to->data + member * tokens;
+            const int64_t *local = (const int64_t *)g_ptr_array_index(locals, source) + member * tokens * k;
+            for (int64_t t = 0; t < tokens; t++) {
+                if (sent_to[t] != 0) {
+                    int64_t *row = (int64_t *)routing->choices->data + routing->arrived_tokens++ * k;
+                    memcpy(row, local + t * k, (size_t)k * sizeof *row);
+                }
+            }
+        }
+    }
+    return TRUE;
+}
+
+/* Copies a token's row to where it arrives, or adds what comes back to it. */
+static void move_row(double *there, double *own, int64_t width, gboolean back)
+{
+    for (int64_t c = 0; c < width; c++) {
+        if (back) {
+            own[c] += there[c];
+        } else {
+            there[c] = own[c];
+        }
+    }
+}
+
+static void move_rows(const RankAt *ats, int64_t n, Tensor *const *own, Tensor *const *arrived, gboolean back)
+{
+    int64_t width = own[0]->dims[1], tokens = own[0]->dims[0];
+    for (int64_t member = 0; member < n; member++) {
+        double *there = arrived[member]->data;
+        for (int64_t source = 0; source < n; source++) {
+            const int64_t *sent_to = (const int64_t *)routing_of(&ats[source])->sent_to->data + member * tokens;
+            for (int64_t t = 0; t < tokens; t++) {
+                if (sent_to[t] != 0) {
+                    move_row(there, (double *)own[source]->data + t * width, width, back);
+                    there += width;
+                }
+            }
+        }
+    }
+}
+
+/* The sizes of the exchange are known to whoever needs them. */
+static gboolean knows_sizes(const RankAt *at, gboolean back, GError **error)
+{
+    const Op *op = graph_op(at->segment->graph, at->instr->op);
+    const RankRouting *routing = routing_of(at);
+    gboolean is_first = op->kind == OP_token_dispatch && !token_dispatch_follows(op) && !back;
+    if (!rank_knows_counts(at, routing)) {
+        return rank_fail(at, error, "the host sizes the exchange before the counts are known to have come");
+    }
+    return !is_first || routing->has_counts || rank_fail(at, error, "tokens are sent without an exchange of their choices");
+}
+
+gboolean rank_token_rows(const RankAt *ats, int64_t n, GError **error)
+{
+    gboolean to_experts = op_class(graph_op(ats->segment->graph, ats->instr->op)->kind)->to_experts;
+    gboolean back = to_experts == (ats->instr->phase == PHASE_BACKWARD);
+    g_autoptr(GPtrArray) from = g_ptr_array_new_with_free_func((GDestroyNotify)tensor_free);
+    g_autoptr(GPtrArray) to = g_ptr_array_new_with_free_func((GDestroyNotify)tensor_free);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t own = n_tokens(&ats[i]), arrived = routing_of(&ats[i])->arrived_tokens;
+        const Tensor *value = rank_read(&ats[i], rank_operand(&ats[i], 0), error);
+        if (value == NULL || !knows_sizes(&ats[i], back, error)) {
+            return FALSE;
+        }
+        if (value->dims[0] != (back ? arrived : own)) {
+            return rank_fail(&ats[i], error, "exchanges %" G_GINT64_FORMAT " tokens, its choices say %" G_GINT64_FORMAT,
+                             value->dims[0], back ? arrived : own);
+        }
+        g_ptr_array_add(from, tensor_dup(value));
+        g_ptr_array_add(to, tensor_new_2d(TENSOR_F64, back ? own : arrived, value->dims[1]));
+    }
+    move_rows(ats, n, (Tensor **)(back ? to : from)->pdata, (Tensor **)(back ? from : to)->pdata, back);
+    Dtype dtype = graph_tensor(ats->segment->graph, graph_op(ats->segment->graph, ats->instr->op)->inputs[0])->dtype;
+    for (int64_t i = 0; i < n; i++) {
+        Tensor *value = g_ptr_array_index(to, i);
+        g_ptr_array_index(to, i) = NULL;
+        if (!rank_write(&ats[i], rank_operand(&ats[i], 1), value, dtype, error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
