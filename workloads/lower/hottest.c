@@ -4,7 +4,7 @@
 
 /* A rank by what its kernels grow with. */
 typedef struct RankLoad {
-    int64_t rank, n_received, n_sent;
+    int64_t rank, n_received, n_sent, n_arrived; /* arrived: tokens that travel once; else 0 */
     int64_t *falling; /* rows of its slots */
 } RankLoad;
 
@@ -23,10 +23,10 @@ static int by_received(const void *a, const void *b)
     return x->rank < y->rank ? -1 : 1;
 }
 
-/* No kernel of b takes longer than a's: a sends as much, and has as many rows in its busiest slot, in the next one, … */
+/* No kernel of b takes longer than a's: a sends and gets as much, and has as many rows in its busiest slot, in the next one, … */
 static gboolean exceeds(const RankLoad *a, const RankLoad *b, int64_t n_slots)
 {
-    if (a->n_sent < b->n_sent) {
+    if (a->n_sent < b->n_sent || a->n_arrived < b->n_arrived) {
         return FALSE;
     }
     for (int64_t s = 0; s < n_slots; s++) {
@@ -89,7 +89,7 @@ Hottest hottest_rank(const Plan *plan, const Graph *graph, const Routing *routin
     for (int64_t r = 0; r < plan->ep; r++) {
         RoutingRows rows;
         routing_rows(routing, routing_table(routing, moe_layer), r, &rows);
-        loads[r] = (RankLoad){r, rows.n_received, rows.n_sent, falling + r * n_slots};
+        loads[r] = (RankLoad){r, rows.n_received, rows.n_sent, plan_sends_tokens(plan) ? rows.n_arrived : 0, falling + r * n_slots};
         for (int64_t s = 0; s < n_slots; s++) {
             loads[r].falling[s] = rows.local_expert_rows[s];
         }
