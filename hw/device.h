@@ -78,6 +78,7 @@ typedef struct Device {
     SimTime fsdp_group_ns;           /* host time of one FSDP unshard, wait, reshard or reduce call */
     SimTime host_sync_ns;            /* host time of one synchronisation after the device is done */
     SimTime optimizer_launch_ns;     /* host time per optimizer launch */
+    double host_update_bytes_per_s; /* DDR traffic of an optimizer step on the host cores of one GPU, copies included; 0 = unknown */
     SimTime kernel_gap_ns;           /* device idle time between dependent kernels of one stream */
 
     /* Sharing: share of a compute kernel's rate left while a communication kernel, or a host copy, runs. */

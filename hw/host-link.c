@@ -1,6 +1,7 @@
 #include "hw/host-link.h"
 
 #include "hw/timing.h"
+#include "sim/base/quantity.h"
 
 /* Long enough that what a copy costs beside its bytes does not count. */
 static const int64_t LONG_COPY_BYTES = (int64_t)1 << 30;
@@ -30,4 +31,18 @@ HostLink host_link_of(const Cluster *cluster)
         link.rate_of_net = MIN(1, (link.bytes_per_s - fair) / nic);
     }
     return link;
+}
+
+SimTime host_update_ns(const Cluster *cluster, int64_t bytes)
+{
+    const Device *device = cluster->device;
+    double rate = device->host_update_bytes_per_s;
+    if (rate <= 0) {
+        return 0;
+    }
+    if (device->host_memory_bytes_per_s > 0) {
+        double node = device->host_memory_bytes_per_s * (double)MAX(1, device->gpus_per_node);
+        rate = MIN(rate, node / (double)MAX(1, MIN(cluster->gpus_per_node, device->gpus_per_node)));
+    }
+    return quantity_ns((double)bytes / rate);
 }

@@ -22,5 +22,11 @@ typedef struct HostLink {
     gboolean pooled;    /* DDR of the whole super-node serves every GPU: what counts is the mean over ranks */
 } HostLink;
 
+/*
+ * Duration of an optimizer step on the host for one GPU's shard, all GPUs of the node at once: `bytes` of DDR traffic, read
+ * and written, gradients coming in and parameters going out included. 0 when the device does not say how fast that is.
+ */
+SimTime host_update_ns(const Cluster *cluster, int64_t bytes);
+
 /* The link of each GPU of a cluster whose nodes all copy at once. */
 HostLink host_link_of(const Cluster *cluster);

@@ -48,6 +48,7 @@ static const DrawField fields[] = {
     {"loss.vocab_chunk", "||7|20"},
     {"precision.reduce", "||fp32|bf16"},
     {"optimizer.kind", "||adamw|muon|muon"},
+    {"optimizer.offload", "||true"},
     {"optimizer.per_head", "||true"},
     {"optimizer.master_weights", "||true"},
     {"optimizer.moments", "||fp32|bf16|int8"},

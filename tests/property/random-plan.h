@@ -115,6 +115,9 @@ static inline char *random_plan_words(uint64_t seed)
     if (strstr(words->str, "precision.parameters=bf16") != NULL && random_below(seed, 24, 2) == 0) {
         g_string_append(words, " optimizer.master_weights=true");
     }
+    if (strstr(words->str, "muon") == NULL && random_below(seed, 27, 4) == 0) {
+        g_string_append(words, " optimizer.offload=true");
+    }
     if (strstr(words->str, "precision.parameters=bf16") != NULL && strstr(words->str, "parallel.fsdp") == NULL) {
         static const char *const shardings[] = {"fsdp", "zero1", "none"};
         g_string_append_printf(words, " parallel.sharding=%s", shardings[random_below(seed, 26, 3)]);

@@ -58,6 +58,7 @@ static const PlanCase refused[] = {
     {BASE "parallel.ep=4 moe.dispatch=deepep moe.capacity_factor=1 moe.pad_to_capacity=true", "moe", "use dispatch \"all_to_all\" or \"hierarchical\""},
     {DENSE "moe.dispatch=deepep", "moe", "has no experts; leave it out"},
     {BASE "optimizer.kind=muom", "optimizer.kind", "muon"},
+    {BASE "optimizer.offload=true optimizer.kind=muon", "optimizer.offload", "use \"adamw\""},
     {BASE "optimizer.per_head=true", "optimizer.per_head", "unless optimizer.kind is \"muon\""},
     {BASE "optimizer.master_weights=true", "optimizer.master_weights", "precision.parameters to \"bf16\""},
     {BASE "memory.offload_fraction=1.5", "memory.offload_fraction", "1.5"},

@@ -6,7 +6,7 @@ void emit_alloc_host(Emitter *emitter, Place buffer, int64_t bytes, MemTag tag)
     g_array_index(emitter->segment->instrs, Instr, emitter->segment->instrs->len - 1).tier = TIER_DDR;
 }
 
-static void emit_copy(Emitter *emitter, StreamId stream, Place from, Place to, int64_t bytes)
+static void emit_transfer(Emitter *emitter, StreamId stream, int64_t bytes)
 {
     Evidence evidence = EVIDENCE_ASSUMED;
     Instr *instr = emit(emitter, INSTR_COMPUTE, stream);
@@ -17,6 +17,16 @@ static void emit_copy(Emitter *emitter, StreamId stream, Place from, Place to, i
     instr->host_ns = emitter->device->eager_op_ns;
     instr->bytes = bytes;
     instr->evidence = (guint8)evidence;
+}
+
+void emit_transfer_in(Emitter *emitter, int64_t bytes)
+{
+    emit_transfer(emitter, STREAM_COPY_IN, bytes);
+}
+
+static void emit_copy(Emitter *emitter, StreamId stream, Place from, Place to, int64_t bytes)
+{
+    emit_transfer(emitter, stream, bytes);
     emit_value(emitter, stream, VALUE_COPY, -1);
     emit_operand(emitter, from);
     emit_operand(emitter, to);

@@ -17,5 +17,8 @@ void emit_alloc_host(Emitter *emitter, Place buffer, int64_t bytes, MemTag tag);
 void emit_copy_out(Emitter *emitter, Place from, Place to, int64_t bytes);
 void emit_copy_in(Emitter *emitter, Place from, Place to, int64_t bytes);
 
+/* The same of static memory, which has no buffers: the transfer alone. */
+void emit_transfer_in(Emitter *emitter, int64_t bytes);
+
 /* FREE of a buffer that a copy still reads or writes: the allocator gives the memory out again when that is done. */
 void emit_free_recorded(Emitter *emitter, Place buffer);

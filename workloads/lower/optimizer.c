@@ -1,6 +1,8 @@
 #include <string.h>
 
+#include "hw/host-link.h"
 #include "workloads/lower/copies.h"
+#include "workloads/lower/host-copy.h"
 #include "workloads/lower/lowering.h"
 #include "workloads/lower/whole.h"
 
@@ -31,6 +33,92 @@ static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *da
         emit_free(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
     }
     lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
+}
+
+/* Type of a group's gradient shard. */
+static Dtype grad_dtype(const Plan *plan, const FsdpGroup *group)
+{
+    return group->resident ? plan->reduce : plan->parameters;
+}
+
+/* DDR traffic of the host's step of one group: that of the update, gradients written before it, parameters read after it. */
+static int64_t host_step_bytes(Lowering *lowering, const GroupSite *site)
+{
+    const Plan *plan = lowering->plan;
+    g_autoptr(GArray) pieces = g_array_new(FALSE, TRUE, sizeof(OptimPiece)), works = g_array_new(FALSE, TRUE, sizeof(Work));
+    int64_t bytes = dtype_bytes(grad_dtype(plan, site->group), site->group->trainable_shard_numel) +
+                    dtype_bytes(plan->parameters, site->group->trainable_shard_numel);
+    collect_pieces(lowering, site, pieces);
+    optim_class(OPTIM_adamw)->cost((const OptimPiece *)(void *)pieces->data, (int)pieces->len, plan->moments, works);
+    for (guint i = 0; i < works->len; i++) {
+        const Work *work = &g_array_index(works, Work, i);
+        bytes += work->n_launches * (work->read_bytes + work->write_bytes);
+    }
+    return bytes;
+}
+
+/* The next group's gradients on their way down, while the host works on this one's. */
+static void copy_grads_down(Lowering *lowering, const GroupSite *site, int arg)
+{
+    Emitter *emitter = &lowering->emitter;
+    int64_t bytes = dtype_bytes(grad_dtype(lowering->plan, site->group), site->group->trainable_shard_numel);
+    emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_HOST});
+    emit_wait(emitter, STREAM_COPY_OUT, (Place){ARG_GLOBAL, TOKEN_HOST});
+    emit_alloc_host(emitter, (Place){arg, FSDP_HOST_GRAD}, bytes, MEM_GRADIENTS);
+    emit_copy_out(emitter, (Place){arg, FSDP_GRAD}, (Place){arg, FSDP_HOST_GRAD}, bytes);
+    emit_record(emitter, STREAM_COPY_OUT, (Place){ARG_GLOBAL, TOKEN_HOST});
+}
+
+/* Gradients are down: the host makes the step, and the parameters go up. */
+static void step_on_host(Lowering *lowering, const GroupSite *site, const GroupSite *next)
+{
+    const Plan *plan = lowering->plan;
+    Emitter *emitter = &lowering->emitter;
+    Place grad = {ARG_GROUP, FSDP_HOST_GRAD};
+    int segment = lowering_start_segment(lowering, NULL, "optimizer on the host", NULL);
+    emit(emitter, INSTR_HOST_SYNC, STREAM_COPY_OUT)->host_ns = emitter->device->host_sync_ns;
+    emit_wait(emitter, STREAM_COPY_IN, (Place){ARG_GLOBAL, TOKEN_HOST});
+    emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_HOST});
+    if (!site->group->resident) {
+        emit_free(emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    }
+    if (next != NULL) {
+        copy_grads_down(lowering, next, ARG_NEXT);
+    }
+    emit(emitter, INSTR_HOST, STREAM_COMPUTE)->host_ns = host_update_ns(plan->cluster, host_step_bytes(lowering, site));
+    emit_value(emitter, STREAM_COPY_IN, VALUE_UPDATE, -1);
+    emit_operand(emitter, grad);
+    emit_transfer_in(emitter, dtype_bytes(plan->parameters, site->group->trainable_shard_numel));
+    emit_record(emitter, STREAM_COPY_IN, (Place){ARG_GLOBAL, TOKEN_HOST_DONE});
+    emit_free_recorded(emitter, grad);
+    Call *call = lowering_add_call(lowering, segment, -1, 0);
+    lowering_call_group(call, ARG_GROUP, site);
+    if (next != NULL) {
+        lowering_call_group(call, ARG_NEXT, next);
+    }
+}
+
+static void collect_site(Lowering *lowering, const GroupSite *site, void *data)
+{
+    (void)lowering;
+    if (site->group->n_trainable > 0) {
+        g_ptr_array_add(data, (void *)(guintptr)site);
+    }
+}
+
+static void lower_host_step(Lowering *lowering)
+{
+    g_autoptr(GPtrArray) sites = g_ptr_array_new();
+    lowering_each_group(lowering, collect_site, sites);
+    int segment = lowering_start_segment(lowering, NULL, "gradients to the host", NULL);
+    copy_grads_down(lowering, g_ptr_array_index(sites, 0), ARG_GROUP);
+    lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, g_ptr_array_index(sites, 0));
+    for (guint i = 0; i < sites->len; i++) {
+        step_on_host(lowering, g_ptr_array_index(sites, i), i + 1 < sites->len ? g_ptr_array_index(sites, i + 1) : NULL);
+    }
+    segment = lowering_start_segment(lowering, NULL, "parameters back from the host", NULL);
+    emit_wait(&lowering->emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_HOST_DONE});
+    lowering_add_call(lowering, segment, -1, 0);
 }
 
 static void reduce_resident(Lowering *lowering, const GroupSite *site, void *data)
@@ -250,10 +338,14 @@ void lowering_optimizer(Lowering *lowering)
         wait_for_reductions(lowering);
     }
     copies_reduce(lowering);
-    whole_plan(lowering->program, lowering->plan);
-    lower_rounds(lowering);
-    lower_pieces(lowering);
-    lowering_each_group(lowering, free_shard_grads, NULL);
+    if (lowering->plan->optimizer_offload) {
+        lower_host_step(lowering);
+    } else {
+        whole_plan(lowering->program, lowering->plan);
+        lower_rounds(lowering);
+        lower_pieces(lowering);
+        lowering_each_group(lowering, free_shard_grads, NULL);
+    }
     if (resident) {
         lowering_each_group(lowering, renew_resident, NULL);
     }

@@ -207,6 +207,7 @@ typedef struct Program {
     gint32 inputs;       /* the static buffer of token ids and labels */
     gint32 n_buffers, n_tokens;
     gboolean keeps_works; /* segments list the works of their kernels, for reports */
+    int64_t host_static_bytes; /* the same in pinned host memory */
     int64_t static_bytes[N_MEM_TAGS]; /* alive before the step and after it */
 } Program;
 

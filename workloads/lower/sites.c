@@ -193,7 +193,8 @@ static void add_static(Lowering *lowering, const GroupSite *site, void *data)
         const GraphParam *param = graph_param(entry->graph, entry->param);
         if (fsdp_has_grad(param)) {
             OptimPiece piece = lowering_optim_piece(plan, param);
-            bytes[MEM_OPTIMIZER] += optim_class(plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw)->state_bytes(&piece, plan->moments);
+            int64_t *states = plan->optimizer_offload ? &lowering->program->host_static_bytes : &bytes[MEM_OPTIMIZER];
+            *states += optim_class(plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw)->state_bytes(&piece, plan->moments);
         }
     }
 }

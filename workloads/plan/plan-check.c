@@ -229,6 +229,14 @@ static void check_sharding(Plan *plan, JsonObject *root)
     }
 }
 
+static void check_offload(Plan *plan, JsonObject *root)
+{
+    if (plan->optimizer_offload && plan->cluster->device->host_update_bytes_per_s <= 0) {
+        json_object_fail(root, "optimizer", "offload: %s does not say host_update_bytes_per_s; add it to its descriptor",
+                         plan->cluster->device->name);
+    }
+}
+
 void plan_check(Plan *plan, JsonObject *root)
 {
     if (!timing_supports(plan->cluster->device, plan->compute)) {
@@ -244,6 +252,7 @@ void plan_check(Plan *plan, JsonObject *root)
         check_routing(plan, root);
         check_moe(plan, root);
         check_sharding(plan, root);
+        check_offload(plan, root);
         check_ties(plan, root);
         check_lora(plan, root);
     }

@@ -377,6 +377,10 @@ static void read_optimizer(Plan *plan, JsonObject *root)
     plan->muon_per_head = json_object_bool(object, "per_head", FALSE);
     plan->master_weights = json_object_bool(object, "master_weights", FALSE);
     plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, plan->master_weights ? 0 : or_else)];
+    plan->optimizer_offload = json_object_bool(object, "offload", FALSE);
+    if (plan->optimizer_offload && plan->optimizer == PLAN_MUON) {
+        json_object_fail(object, "offload", "true with optimizer.kind \"muon\" is not modelled yet; use \"adamw\"");
+    }
     if (plan->muon_per_head && plan->optimizer != PLAN_MUON) {
         json_object_fail(object, "per_head", "has no effect unless optimizer.kind is \"muon\"");
     }

@@ -82,6 +82,7 @@ typedef struct Plan {
     int64_t seq_chunk, vocab_chunk; /* 0 = not chunked */
     PlanOptimizer optimizer;
     gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */
+    gboolean optimizer_offload; /* states live in DDR, and the host makes the step */
     gboolean master_weights; /* an fp32 copy beside bf16 parameters, which the optimizer updates */
     Dtype moments;
     Dtype parameters, compute, reduce, gemm;

@@ -26,8 +26,8 @@ static gboolean is_muons(const Plan *plan, const GraphParam *param)
 
 int64_t footprint_state_bytes(const Plan *plan, const GraphParam *param, int64_t shard)
 {
-    if (!param->trainable || param->op < 0) {
-        return 0;
+    if (!param->trainable || param->op < 0 || plan->optimizer_offload) {
+        return 0; /* or in DDR */
     }
     int64_t master = plan->master_weights ? 4 * shard : 0;
     return (is_muons(plan, param) ? 1 : 2) * optim_moment_bytes(shard, plan->moments) + master;

@@ -212,6 +212,7 @@ LedgerWalk *ledger_walk_new(const Program *program)
         walk->current[i] = program->static_bytes[i];
         static_bytes += program->static_bytes[i];
     }
+    walk->host = walk->ledger.host_peak_bytes = program->host_static_bytes;
     walk->total = walk->rounded = static_bytes;
     walk->ledger.peak_bytes = walk->ledger.rounded_peak_bytes = static_bytes;
     memcpy(walk->ledger.at_peak, walk->current, sizeof walk->current);

@@ -172,7 +172,7 @@ Dtype rank_operand_dtype(const RankAt *at, int i, Dtype or_else)
     if (site == NULL || place.idx < 0) {
         return or_else;
     }
-    return place.idx == FSDP_GRAD                                           ? (site->group->resident ? plan->reduce : plan->parameters)
+    return place.idx == FSDP_GRAD || place.idx == FSDP_HOST_GRAD                                           ? (site->group->resident ? plan->reduce : plan->parameters)
            : place.idx == FSDP_REDUCE_IN || place.idx == FSDP_REDUCE_OUT ? plan->reduce
                                                                              : plan->compute;
 }

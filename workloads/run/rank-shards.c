@@ -543,7 +543,7 @@ char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
         }
     }
     const int64_t *said = rank->program->static_bytes;
-    if (params == said[MEM_PARAMETERS] && states == said[MEM_OPTIMIZER] && grads == said[MEM_GRADIENTS]) {
+    if (params == said[MEM_PARAMETERS] && states == (plan->optimizer_offload ? rank->program->host_static_bytes : said[MEM_OPTIMIZER]) && grads == said[MEM_GRADIENTS]) {
         return NULL;
     }
     return g_strdup_printf("rank %" G_GINT64_FORMAT " holds %" G_GINT64_FORMAT " bytes of parameters, %" G_GINT64_FORMAT

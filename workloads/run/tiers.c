@@ -84,7 +84,7 @@ void tiers_fill(const Plan *plan, const ModelGraph *graphs, const Routing *routi
         g_autofree char *needed = quantity_format_bytes(host), *there = quantity_format_bytes(link.bytes);
         result->fits = FALSE;
         g_ptr_array_add(result->advice, g_strdup_printf("%s of pinned host memory per GPU is more than its %s; lower memory.cache.ddr_bytes "
-                                                        "or memory.offload_fraction",
+                                                        "or memory.offload_fraction, or leave optimizer.offload out",
                                                         needed, there));
     }
 }
