@@ -9,13 +9,14 @@
 #include "reports/cli/sweep-mpi.h"
 #include "reports/cli/sweep-report.h"
 #include "reports/cli/sweep-run.h"
+#include "reports/cli/sweep-search.h"
 #include "sim/base/error.h"
 #include "sim/base/json-read.h"
 
 typedef struct Options {
     char *output, *format, *shard;
     gint64 threads;
-    gboolean resume, merge;
+    gboolean resume, merge, search;
 } Options;
 
 static json_t *plan_schema(void)
@@ -48,6 +49,10 @@ static gboolean read_options(const Options *options, SweepRun *run, RowFormat *r
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--merge joins finished files; it takes neither --resume nor --shard");
         return FALSE;
     }
+    if (options->search && (options->merge || options->resume || options->shard != NULL)) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--search is one run; it takes none of --merge, --resume, --shard");
+        return FALSE;
+    }
     return options->shard == NULL || sweep_shard_parse(options->shard, &run->shard, error);
 }
 
@@ -76,6 +81,11 @@ static gboolean report(const SweepRun *run, GError **error)
 static gboolean lead(const SweepRun *run, const CommandCall *call, GError **error)
 {
     const Options *options = call->options;
+    if (options->search) {
+        gboolean found = sweep_search(run, error);
+        sweep_mpi_dismiss();
+        return found;
+    }
     gboolean done = options->merge ? sweep_merge(run, call->words + 1, call->n_words - 1, error) : sweep_run(run, error);
     gboolean readable = run->path != NULL && g_file_test(run->path, G_FILE_TEST_IS_REGULAR);
     sweep_mpi_dismiss();
@@ -137,6 +147,8 @@ static const CommandOption options[] = {
     {"resume", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, resume), "Go on with FILE from where it ends", NULL},
     {"shard", 0, G_OPTION_ARG_STRING, G_STRUCT_OFFSET(Options, shard), "Only the K-th of N parts, from 1", "K/N"},
     {"merge", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, merge), "Join the files of all shards, named behind SWEEP.json", NULL},
+    {"search", 0, G_OPTION_ARG_NONE, G_STRUCT_OFFSET(Options, search),
+     "Find the best rows without evaluating all, and prove it; FILE gets these rows alone", NULL},
     {NULL},
 };
 

@@ -186,7 +186,7 @@ static int differing_axis(const Report *report, const GPtrArray *a, const GPtrAr
 
 static gboolean find_turned(Report *report, GPtrArray *cells, GError **error)
 {
-    (void)error;
+    (void)error; /* never */
     const SweepRow *best = sweep_front_best(report->front);
     int axis = differing_axis(report, best->cells, cells);
     if (axis >= 0) {
@@ -387,6 +387,31 @@ static char *write_text(const Report *report)
         append_rows(report, out, sweep_front_top(report->front), sweep_front_top(report->front)->len);
     }
     append_front(report, out);
+    return g_string_free(out, FALSE);
+}
+
+char *sweep_report_of_rows(const Sweep *sweep, const SweepLayout *layout, const char *title, GPtrArray *rows,
+                           GPtrArray *turned)
+{
+    SweepCounts counts = {0};
+    g_autoptr(SweepFront) front = sweep_front_new(sweep, layout);
+    g_autoptr(GHashTable) table = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, row_free);
+    Report report = {sweep, layout, NULL, &counts, front, table};
+    GString *out = g_string_new(title);
+    for (guint i = 0; i < rows->len; i++) {
+        sweep_front_add(front, g_ptr_array_index(rows, i), i + 1);
+    }
+    if (sweep_front_best(front) == NULL) {
+        g_string_append_printf(out, "\n%-*snone: nothing fits\n", LABEL, "Best");
+        return g_string_free(out, FALSE);
+    }
+    for (guint i = 0; i < turned->len; i++) {
+        find_turned(&report, g_ptr_array_index(turned, i), NULL);
+    }
+    append_best(&report, out);
+    append_knobs(&report, out);
+    g_string_append_printf(out, "\nThe best %u\n", sweep_front_top(front)->len);
+    append_rows(&report, out, sweep_front_top(front), sweep_front_top(front)->len);
     return g_string_free(out, FALSE);
 }
 

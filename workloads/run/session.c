@@ -1,5 +1,7 @@
 #include "workloads/run/session.h"
 
+#include "models/flops.h"
+#include "workloads/lower/lower.h"
 #include "workloads/run/run.h"
 
 struct Session {
@@ -20,6 +22,24 @@ Plan *session_plan(Session *session, json_t *value, const char *name, const char
 {
     (void)session;
     return plan_from_json(value, name, base_dir, error);
+}
+
+gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, double *ret_flops_per_token, GError **error)
+{
+    (void)session;
+    g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+    g_autoptr(Routing) routing = NULL;
+    if (!run_routing(plan, &routing, error)) {
+        return FALSE;
+    }
+    g_autoptr(Program) program = lower_plan(plan, graphs, routing, 0);
+    bound_of_program(program, ret_bound);
+    if (ret_flops_per_token != NULL) {
+        ModelFlops flops;
+        model_graph_flops(graphs, plan->model, plan->seq_len, &flops);
+        *ret_flops_per_token = flops.forward + flops.backward;
+    }
+    return TRUE;
 }
 
 Result *session_run(Session *session, const Plan *plan, GError **error)

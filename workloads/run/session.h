@@ -7,6 +7,7 @@
 #pragma once
 
 #include "workloads/plan/plan.h"
+#include "workloads/run/bound.h"
 #include "workloads/run/result.h"
 
 typedef struct Session Session;
@@ -17,6 +18,11 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Session, session_free)
 
 /* plan_from_json, with what earlier plans of this session loaded already; the plan may outlive the session. */
 Plan *session_plan(Session *session, json_t *value, const char *name, const char *base_dir, GError **error);
+
+/*
+ * What the plan's step cannot go below, without running it; ret_flops_per_token may be NULL. Errors as of session_run.
+ */
+gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, double *ret_flops_per_token, GError **error);
 
 /* run_plan without options. */
 Result *session_run(Session *session, const Plan *plan, GError **error);

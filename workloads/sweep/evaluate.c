@@ -81,6 +81,16 @@ gboolean sweep_point_has_row(SweepWorker *worker, int64_t point)
     return object == NULL || !sweep_names_allow(worker->names, object, &allowed, NULL) || allowed;
 }
 
+Plan *sweep_point_plan(SweepWorker *worker, int64_t point)
+{
+    gboolean allowed = FALSE;
+    g_autoptr(json_t) object = sweep_plan(worker->sweep, point, NULL);
+    if (object == NULL || !sweep_names_allow(worker->names, object, &allowed, NULL) || !allowed) {
+        return NULL;
+    }
+    return session_plan(worker->session, object, "", worker->sweep->base_dir, NULL);
+}
+
 void sweep_evaluate(SweepWorker *worker, int64_t point, SweepOutcome *ret_outcome)
 {
     g_autoptr(GError) error = NULL, unknown = NULL;

@@ -40,5 +40,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(SweepWorker, sweep_worker_free)
 /* Whether the point has a row: constraints that cannot be evaluated leave it in, and the plan's mistake becomes its row. */
 gboolean sweep_point_has_row(SweepWorker *worker, int64_t point);
 
+/* The point's plan, NULL when a constraint leaves it out or it is invalid. */
+Plan *sweep_point_plan(SweepWorker *worker, int64_t point);
+
 /* Evaluates the point. The outcome depends on the sweep and the point alone. */
 void sweep_evaluate(SweepWorker *worker, int64_t point, SweepOutcome *ret_outcome);

@@ -1,0 +1,163 @@
+#include "reports/cli/sweep-search.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "reports/cli/command.h"
+#include "reports/cli/sweep-report.h"
+#include "reports/cli/sweep-workers.h"
+#include "reports/out/text.h"
+#include "sim/base/error.h"
+#include "workloads/sweep/search.h"
+
+enum { LABEL = 12, WIDTH = 100 };
+
+/* ---- progress ---- */
+
+typedef struct Progress {
+    const char *what; /* is being done */
+    gint64 started_us, shown_us;
+} Progress;
+
+static gboolean stop(const char *what, int64_t n_done, int64_t n_all, void *data)
+{
+    Progress *progress = data;
+    gint64 now = g_get_monotonic_time();
+    if (progress->what != what) {
+        progress->what = what;
+        progress->started_us = now;
+    }
+    if (now - progress->shown_us > 200000) {
+        progress->shown_us = now;
+        command_progress_rate(n_done, n_all, what, (double)n_done / ((double)(now - progress->started_us) * 1e-6 + 1e-9));
+    }
+    return command_interrupted(NULL);
+}
+
+/* ---- rows ---- */
+
+/* The cells of a point's row, NULL when it has none; adds the row to the text, which may be NULL. */
+static GPtrArray *point_cells(SweepEvaluator *evaluator, const SweepLayout *layout, int64_t point, GString *text)
+{
+    g_autofree char *row = sweep_evaluator_row(evaluator, point);
+    if (row == NULL) {
+        return NULL;
+    }
+    if (text != NULL) {
+        g_string_append(text, row);
+    }
+    return row_cells(sweep_layout_format(layout), row, strlen(row));
+}
+
+static void cells_unref(void *cells)
+{
+    g_ptr_array_unref(cells);
+}
+
+/* The rows in which one axis alone is turned from the point. */
+static GPtrArray *turned_rows(SweepEvaluator *evaluator, const SweepRun *run, int64_t point)
+{
+    GPtrArray *rows = g_ptr_array_new_with_free_func(cells_unref);
+    int64_t stride = 1;
+    for (guint a = run->sweep->axes->len; a-- > 0;) {
+        int64_t n = g_array_index(run->sweep->axes, SweepAxis, a).n_values, here = point / stride % n;
+        for (int64_t v = 0; v < n && !command_interrupted(NULL); v++) {
+            GPtrArray *cells = v != here ? point_cells(evaluator, run->layout, point + (v - here) * stride, NULL) : NULL;
+            if (cells != NULL) {
+                g_ptr_array_add(rows, cells);
+            }
+        }
+        stride *= n;
+    }
+    return rows;
+}
+
+/* ---- what is proven ---- */
+
+static char *title_text(const SweepRun *run, const SearchResult *result)
+{
+    GString *out = g_string_new(NULL);
+    const SweepGoal *goal = &run->sweep->objective;
+    g_autoptr(GString) text = g_string_new(NULL);
+    g_string_append_printf(text,
+                           "%s: %" G_GINT64_FORMAT " combinations in %" G_GINT64_FORMAT " layouts, %" G_GINT64_FORMAT
+                           " of them valid; %" G_GINT64_FORMAT " have no room for what lives between steps, %" G_GINT64_FORMAT
+                           " cannot be among the best; %" G_GINT64_FORMAT " combinations evaluated",
+                           run->sweep->name, run->sweep->n_points, result->n_nodes, result->n_bounded, result->n_without_room,
+                           result->n_pruned, result->n_evaluated);
+    g_string_append_printf(out, "%-*s", LABEL, "Search");
+    text_append_wrapped(out, text->str, LABEL, WIDTH);
+    g_string_append_printf(out, "%-*s%s, %s is better\n", LABEL, "Objective", goal->path, goal->maximize ? "higher" : "lower");
+    g_string_truncate(text, 0);
+    if (!result->is_proven && !isfinite(result->unvisited)) {
+        g_string_append(text, "nothing: it was interrupted before all layouts were bounded");
+    } else if (!isfinite(result->unvisited)) {
+        g_string_append(text, "every combination that can fit was evaluated");
+    } else {
+        g_string_append_printf(text, "no combination that was not evaluated has %s %s %.6g%s", goal->path,
+                               goal->maximize ? "above" : "below", result->unvisited,
+                               result->is_proven ? "" : "; interrupted, so some of them may be better than the best here");
+    }
+    g_string_append_printf(out, "%-*s", LABEL, "Proven");
+    text_append_wrapped(out, text->str, LABEL, WIDTH);
+    return g_string_free(out, FALSE);
+}
+
+static gboolean write_rows(const SweepRun *run, const GString *text, GError **error)
+{
+    RowWriter *writer = row_writer_open(run->path, 0, error);
+    if (writer == NULL) {
+        return FALSE;
+    }
+    if (!row_writer_append(writer, text->str, text->len, error)) {
+        row_writer_free(writer);
+        return FALSE;
+    }
+    return row_writer_close(writer, error);
+}
+
+/* Rows to the file, the report to standard output; without a file rows alone. */
+static gboolean tell(const SweepRun *run, const SearchResult *result, GError **error)
+{
+    SweepWork work = {run->sweep, run->layout, {0, 1}, 0};
+    SweepEvaluator *evaluator = sweep_evaluator_new(&work);
+    g_autoptr(GPtrArray) rows = g_ptr_array_new_with_free_func(cells_unref);
+    g_autoptr(GPtrArray) turned = NULL;
+    g_autoptr(GString) text = g_string_new(sweep_layout_header(run->layout));
+    for (guint i = 0; i < result->best->len; i++) {
+        g_ptr_array_add(rows, point_cells(evaluator, run->layout, g_array_index(result->best, SearchBest, i).point, text));
+    }
+    turned = rows->len > 0 && run->path != NULL
+                 ? turned_rows(evaluator, run, g_array_index(result->best, SearchBest, 0).point)
+                 : g_ptr_array_new_with_free_func(cells_unref);
+    sweep_evaluator_free(evaluator);
+    if (!write_rows(run, text, error)) {
+        return FALSE;
+    }
+    g_autofree char *title = title_text(run, result);
+    g_autofree char *report = sweep_report_of_rows(run->sweep, run->layout, title, rows, turned);
+    return run->path == NULL || command_print(error, "%s", report);
+}
+
+gboolean sweep_search(const SweepRun *run, GError **error)
+{
+    SearchResult result;
+    Progress progress = {0};
+    SearchOptions options = {run->n_threads, MAX(run->sweep->top, 1), stop, &progress};
+    command_catch_interrupt();
+    if (!search_run(run->sweep, &options, &result, error)) {
+        return FALSE;
+    }
+    command_progress(1, 1, "");
+    gboolean ok = tell(run, &result, error);
+    if (ok && result.n_bounded == 0 && result.is_proven) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: no combination is valid; a sweep says why", run->sweep->name);
+        ok = FALSE;
+    }
+    if (ok && !result.is_proven) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_CANCELED, "interrupted; the best so far are written");
+        ok = FALSE;
+    }
+    search_result_clear(&result);
+    return ok;
+}

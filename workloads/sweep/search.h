@@ -1,0 +1,44 @@
+/*
+ * Search: the best points of a sweep without evaluating all of it, and the proof that none is better.
+ *
+ * Branch and bound. The axes are split: those that cut the loss change nothing in the layers of a model, and a node of the
+ * tree is all combinations of them for one combination of the other axes. One of its plans is lowered, not run, and bounds
+ * the whole node: a step takes at least what its layers take (run/bound.h), a rank holds at least what is alive between
+ * steps. Nodes are then evaluated from the best bound on; a node whose bound is worse than the worst of the best points
+ * found holds none of them, and neither does any node after it.
+ *
+ * The points found are those that evaluating everything finds, ties going to the lower point; they do not depend on the
+ * number of threads, though how many points were evaluated on the way may.
+ */
+#pragma once
+
+#include "workloads/sweep/evaluate.h"
+
+typedef struct SearchBest {
+    int64_t point;
+    double objective;
+} SearchBest;
+
+typedef struct SearchResult {
+    GArray *best;                       /* SearchBest, the best first; at most as many as were asked for */
+    int64_t n_nodes;                    /* of the tree below its root */
+    int64_t n_bounded;                  /* nodes with a valid plan */
+    int64_t n_without_room;             /* nodes none of whose plans can fit */
+    int64_t n_pruned;                   /* nodes whose bound rules them out */
+    int64_t n_evaluated;                /* points */
+    double unvisited;                   /* objective that no point which was not evaluated goes beyond; NAN when there is none */
+    gboolean is_proven;                 /* FALSE: it was stopped before its end */
+} SearchResult;
+
+void search_result_clear(SearchResult *result);
+
+typedef struct SearchOptions {
+    int n_threads;
+    int64_t n_best; /* how many points are wanted, at least 1 */
+    /* Asked now and then, with what has been done of what is to do; TRUE stops the search. */
+    gboolean (*stop)(const char *what, int64_t n_done, int64_t n_all, void *data);
+    void *data;
+} SearchOptions;
+
+/* Searches by the sweep's objective. Errors: an objective without a bound, or a tree that is too wide. */
+gboolean search_run(const Sweep *sweep, const SearchOptions *options, SearchResult *ret_result, GError **error);
