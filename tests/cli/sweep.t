@@ -84,6 +84,25 @@ $ head -5 full.csv | sed '1s/ranks/rank/' > cut.csv; moesim sweep sweep.json -o 
 ! moesim: cut.csv: its columns are not those of this sweep; start over without --resume, or write to another file
 ? 2
 
+# A search finds the rows that a sweep ranks first, and says what is proven.
+$ moesim sweep sweep.json --search -o best.csv > report; head -1 report; grep -c '^Proven ' report; moesim sweep sweep.json -o out.csv > all; sed -n '/^Best /,/^$/p' report > a; sed -n '/^Best /,/^$/p' all | cmp - a; wc -l < best.csv; grep -n "$(sed -n 2p best.csv)" out.csv | wc -l
+~ Search      sweep.json: 30 combinations in 10 layouts, 8 of them valid; *
+1
+3
+1
+? 0
+
+$ for j in 1 3; do moesim sweep sweep.json --search -j$j | cmp - best.csv; done
+? 0
+
+$ sed 's/"top"/"objective": "hfu", "top"/' sweep.json > x.json; moesim sweep x.json --search
+! ~ moesim: x.json: objective: maximize "hfu" has no bound, so a search could prove nothing; use one of step_time_s, *
+? 2
+
+$ moesim sweep sweep.json --search --resume -o best.csv
+! moesim: --search is one run; it takes none of --merge, --resume, --shard
+? 2
+
 # JSON lines: the same, and the same way.
 $ moesim sweep sweep.json -o out.jsonl > report.jsonl; moesim sweep sweep.json -o out.csv > report.csv; cmp report.jsonl report.csv; head -1 out.jsonl | cut -c 1-75; wc -l < out.jsonl
 {"parallel.ep": 1, "loss.seq_chunk": 0, "memory.recompute": "none", "ranks"

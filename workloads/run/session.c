@@ -1,7 +1,7 @@
 #include "workloads/run/session.h"
 
 #include "models/flops.h"
-#include "workloads/lower/lower.h"
+#include "workloads/run/groups.h"
 #include "workloads/run/run.h"
 
 struct Session {
@@ -28,12 +28,12 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, dou
 {
     (void)session;
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
-    g_autoptr(Routing) routing = NULL;
-    if (!run_routing(plan, &routing, error)) {
+    RunGroups groups;
+    if (!run_groups_init(&groups, plan, graphs, error)) {
         return FALSE;
     }
-    g_autoptr(Program) program = lower_plan(plan, graphs, routing, 0);
-    bound_of_program(program, ret_bound);
+    bound_of_program(g_ptr_array_index(groups.programs, 0), ret_bound);
+    run_groups_clear(&groups);
     if (ret_flops_per_token != NULL) {
         ModelFlops flops;
         model_graph_flops(graphs, plan->model, plan->seq_len, &flops);

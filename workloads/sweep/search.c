@@ -214,42 +214,54 @@ static int64_t leaf_point(const Search *search, int64_t node, int64_t leaf)
 
 /* ---- bounds ---- */
 
-/* The first plan of the node that is valid; NULL when none is. */
-static Plan *node_plan(const Search *search, SweepWorker *worker, int64_t node)
+/* The first valid plan of the node from a leaf on, NULL when there is none; *leaf moves behind it. */
+static Plan *next_plan(const Search *search, SweepWorker *worker, int64_t node, int64_t *leaf)
 {
-    for (int64_t leaf = 0; leaf < search->deep.n_combinations; leaf++) {
-        Plan *plan = sweep_point_plan(worker, leaf_point(search, node, leaf));
-        if (plan != NULL) {
-            return plan;
-        }
+    Plan *plan = NULL;
+    while (plan == NULL && *leaf < search->deep.n_combinations) {
+        plan = sweep_point_plan(worker, leaf_point(search, node, (*leaf)++));
     }
-    return NULL;
+    return plan;
 }
 
-static void bound_node(Search *search, SweepWorker *worker, Node *node)
+/* The objective that no plan alike goes beyond, lower is better; +∞ when it cannot fit, −∞ when nothing is known. */
+static double plan_bound(const Search *search, SweepWorker *worker, const Plan *plan, gboolean by_layers)
 {
     Bound bound;
     double flops_per_token;
-    g_autoptr(GError) error = NULL;
-    g_autoptr(Plan) plan = node_plan(search, worker, node->number);
-    if (plan == NULL) {
-        node->state = NODE_EMPTY;
-        return;
-    }
-    node->state = NODE_OPEN;
-    node->bound = -INFINITY;
-    if (!session_bound(worker->session, plan, &bound, &flops_per_token, &error)) {
-        return; /* what is wrong with it shows when it is evaluated */
+    if (!session_bound(worker->session, plan, &bound, &flops_per_token, NULL)) {
+        return -(double)INFINITY; /* what is wrong with it shows when it is evaluated */
     }
     const Device *device = plan->cluster->device;
-    SimTime step_ns = search->deep.n_combinations > 1 ? bound.layers_ns : bound.step_ns;
     if (bound.static_bytes + device->non_framework_bytes > device->usable_bytes) {
-        node->state = NODE_WITHOUT_ROOM;
-    } else {
-        node->bound = search->sign * search->objective->bound(plan, (double)step_ns * 1e-9, bound.static_bytes, flops_per_token);
+        return (double)INFINITY;
     }
-    if (isnan(node->bound)) {
-        node->bound = -INFINITY;
+    double step_s = (double)(by_layers ? bound.layers_ns : bound.step_ns) * 1e-9;
+    double value = search->sign * search->objective->bound(plan, step_s, bound.static_bytes, flops_per_token);
+    return isnan(value) ? -(double)INFINITY : value;
+}
+
+/*
+ * One plan stands for all of the node: their layers, and what lives between steps, are the same. A cache chooses by the
+ * whole plan what the layers keep, so with one every plan of the node is bounded for itself.
+ */
+static void bound_node(Search *search, SweepWorker *worker, Node *node)
+{
+    int64_t leaf = 0;
+    gboolean alone = search->deep.n_combinations == 1, goes_on = TRUE;
+    node->state = NODE_EMPTY;
+    node->bound = (double)INFINITY;
+    while (goes_on) {
+        g_autoptr(Plan) plan = next_plan(search, worker, node->number, &leaf);
+        if (plan == NULL) {
+            break;
+        }
+        goes_on = plan->has_cache;
+        node->bound = MIN(node->bound, plan_bound(search, worker, plan, !alone && !plan->has_cache));
+        node->state = NODE_WITHOUT_ROOM;
+    }
+    if (node->state != NODE_EMPTY && node->bound < (double)INFINITY) {
+        node->state = NODE_OPEN;
     }
 }
 

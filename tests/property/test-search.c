@@ -1,0 +1,270 @@
+/*
+ * Bounds and searches: no run goes below its bound, and a search finds what evaluating everything finds.
+ */
+#include "tests/check.h"
+
+#include <math.h>
+
+#include "sim/base/json-read.h"
+#include "sim/base/rng.h"
+#include "tests/property/random-plan.h"
+#include "workloads/draw.h"
+#include "workloads/run/bound.h"
+#include "workloads/run/run.h"
+#include "workloads/run/shrink.h"
+#include "workloads/run/step.h"
+#include "workloads/sweep/search.h"
+
+enum { PLANS = 200, DRAWN_PLANS = 60, SPACES = 12 };
+
+static json_t *plan_schema(void)
+{
+    g_autofree char *path = check_source_path("reports/schema/plan.schema.json");
+    json_t *schema = json_load_file(path, 0, NULL);
+    assert_non_null(schema);
+    return schema;
+}
+
+/* Time and memory of a run are at least those of the bound. Returns bound over time. */
+static double check_bound(Session *session, const Plan *plan, const char *what)
+{
+    g_autoptr(GError) error = NULL;
+    Bound bound;
+    double flops_per_token = 0;
+    g_autoptr(Result) result = run_plan(plan, NULL, &error);
+    check_no_error(error);
+    assert_true(session_bound(session, plan, &bound, &flops_per_token, &error));
+    SimTime step_ns = (SimTime)llround(result->step_time_s * 1e9);
+    if (bound.step_ns > step_ns || bound.layers_ns > bound.step_ns || bound.static_bytes > result->peak_memory_bytes) {
+        print_error("bound %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " ns, layers %" G_GINT64_FORMAT ", static %" G_GINT64_FORMAT
+                    " of %" G_GINT64_FORMAT ": %s\n",
+                    bound.step_ns, step_ns, bound.layers_ns, bound.static_bytes, result->peak_memory_bytes, what);
+        fail();
+    }
+    check_close(flops_per_token, result->model_flops_per_token, 1e-12);
+    return (double)bound.step_ns / (double)step_ns;
+}
+
+/* Over random plans of small models, and reduced ones with any field that plans have. */
+static void test_bound(void **state)
+{
+    (void)state;
+    g_autoptr(Session) session = session_new();
+    for (uint64_t seed = 0; seed < PLANS; seed++) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *words = random_plan_words(seed);
+        g_autofree char *text = g_strdup(words);
+        g_autoptr(Plan) plan = plan_of_words(words, &error);
+        check_no_error(error);
+        check_bound(session, plan, text);
+    }
+    for (uint64_t seed = 0; seed < DRAWN_PLANS; seed++) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(json_t) object = draw_plan(seed, NULL);
+        g_autoptr(Plan) plan = plan_from_json(object, "plan", NULL, &error);
+        check_no_error(error);
+        char *text = json_dumps(object, JSON_COMPACT);
+        ShrinkReport report;
+        shrink_plan(plan, &report);
+        check_bound(session, plan, text);
+        free(text);
+    }
+}
+
+/* A bound that says nothing would pass above: on a large model it says most of what there is to say. */
+static void test_tight(void **state)
+{
+    (void)state;
+    static const char *const plans[] = {
+        "model=kimi-k3 cluster.preset=h200-sxm cluster.nodes=64 parallel.ep=64 workload.seq_len=8192 memory.recompute=full",
+        "model=llama-3.1-70b cluster.preset=h200-sxm cluster.nodes=8 workload.seq_len=8192 memory.recompute=full",
+    };
+    g_autoptr(Session) session = session_new();
+    for (size_t i = 0; i < G_N_ELEMENTS(plans); i++) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *words = g_strdup(plans[i]);
+        g_autoptr(Plan) plan = plan_of_words(words, &error);
+        check_no_error(error);
+        assert_true(check_bound(session, plan, plans[i]) > 0.6);
+    }
+}
+
+/* How the loss is cut changes neither what the layers take at least nor what lives between steps: nodes rest on that. */
+static void test_layers(void **state)
+{
+    (void)state;
+    static const char *const cuts[] = {"", " loss.seq_chunk=16", " loss.vocab_chunk=64", " loss.seq_chunk=24 loss.vocab_chunk=100"};
+    g_autoptr(Session) session = session_new();
+    for (uint64_t seed = 0; seed < PLANS / 3; seed++) {
+        Bound first = {0};
+        for (size_t i = 0; i < G_N_ELEMENTS(cuts); i++) {
+            g_autoptr(GError) error = NULL;
+            g_autofree char *words = random_plan_words(seed), *all = g_strconcat(words, cuts[i], NULL);
+            g_autoptr(Plan) plan = strstr(words, "loss.") == NULL ? plan_of_words(all, &error) : NULL;
+            if (plan == NULL) {
+                break;
+            }
+            Bound bound;
+            assert_true(session_bound(session, plan, &bound, NULL, &error));
+            first = i == 0 ? bound : first;
+            check_int(bound.layers_ns, first.layers_ns);
+            check_int(bound.static_bytes, first.static_bytes);
+        }
+    }
+}
+
+/* ---- searches ---- */
+
+/* Axes to draw spaces from. */
+static const char *const axes[] = {
+    "\"parallel.ep\": [1, 2, 3, 4, 8]",
+    "\"parallel.dp_replicate\": [1, 2, 16]",
+    "\"workload.micro_batch\": [1, 2]",
+    "\"workload.seq_len\": [64, 256, 131072]",
+    "\"memory.recompute\": [\"none\", \"selective\", \"full\"]",
+    "\"parallel.fsdp.prefetch\": [\"implicit\", \"explicit\"]",
+    "\"parallel.fsdp.reshard_after_forward\": [true, false]",
+    "\"loss.seq_chunk\": [0, 32, 100]",
+    "\"loss.vocab_chunk\": [0, 64, 1000]",
+    "\"workload.global_batch\": [16, 32, 48]",
+    "\"kernels\": [\"fused\", \"eager\"]",
+    "\"optimizer.moments\": [null, \"fp32\", \"bf16\"]",
+};
+
+static const char *const goals[] = {"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "useful_tokens_per_s_per_gpu",
+                                    "tflops_per_gpu", "mfu", "peak_memory_bytes"};
+
+/* A sweep of three or four axes; a model that does not fit everywhere when it is asked for long sequences. */
+static Sweep *draw_space(uint64_t seed, json_t *schema)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GString) grid = g_string_new(NULL);
+    gboolean taken[G_N_ELEMENTS(axes)] = {FALSE};
+    uint64_t n = 3 + rng_below(seed, RNG_TEST, 0, 2);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t a = rng_below(seed, RNG_TEST, 1 + i, G_N_ELEMENTS(axes));
+        while (taken[a]) {
+            a = (a + 1) % G_N_ELEMENTS(axes);
+        }
+        taken[a] = TRUE;
+        g_string_append_printf(grid, "%s%s", i > 0 ? ", " : "", axes[a]);
+    }
+    g_autofree char *text = g_strdup_printf(
+        "{\"base\": {\"model\": {\"config\": \"%s\", \"overrides\": {\"num_hidden_layers\": %d}}, \"cluster\": {\"preset\": \"h200-sxm\", \"nodes\": 2, \"gpus_per_node\": 8},"
+        " \"workload\": {\"seq_len\": 128}}, \"grid\": {%s}, \"objective\": \"%s\"%s}",
+        seed % 3 == 0 ? "olmoe-1b-7b" : "kimi-k3-mini", seed % 3 == 0 ? 2 : 4, grid->str, goals[seed % G_N_ELEMENTS(goals)],
+        seed % 4 == 0 ? ", \"constraints\": [\"parallel.ep * 2 <= ranks\"]" : "");
+    Sweep *sweep = sweep_parse(text, "s.json", schema, &error);
+    check_no_error(error);
+    return sweep;
+}
+
+static int by_objective(const void *a, const void *b)
+{
+    const SearchBest *x = a, *y = b;
+    if (x->objective < y->objective || x->objective > y->objective) {
+        return x->objective < y->objective ? -1 : 1;
+    }
+    return x->point < y->point ? -1 : 1;
+}
+
+/* The best points by evaluating all. */
+static GArray *exhaust(const Sweep *sweep, guint n_best)
+{
+    GArray *all = g_array_new(FALSE, FALSE, sizeof(SearchBest));
+    g_autoptr(SweepWorker) worker = sweep_worker_new(sweep);
+    double sign = sweep->objective.maximize ? -1 : 1;
+    for (int64_t point = 0; point < sweep->n_points; point++) {
+        SweepOutcome outcome;
+        sweep_evaluate(worker, point, &outcome);
+        if (outcome.status == SWEEP_OK) {
+            g_autoptr(json_t) object = result_to_json(outcome.result);
+            SearchBest entry = {point, sign * result_number_at(object, sweep->objective.path)};
+            g_array_append_val(all, entry);
+        }
+        sweep_outcome_clear(&outcome);
+    }
+    g_array_sort(all, by_objective);
+    g_array_set_size(all, MIN(all->len, n_best));
+    for (guint i = 0; i < all->len; i++) {
+        g_array_index(all, SearchBest, i).objective *= sign;
+    }
+    return all;
+}
+
+static gboolean never(const char *what, int64_t n_done, int64_t n_all, void *data)
+{
+    (void)what;
+    (void)data;
+    assert_true(n_done >= 0 && n_done <= n_all);
+    return FALSE;
+}
+
+static void check_search(const Sweep *sweep, const GArray *want, int n_threads, int64_t *n_spared)
+{
+    g_autoptr(GError) error = NULL;
+    SearchResult result;
+    SearchOptions options = {n_threads, 5, never, NULL};
+    assert_true(search_run(sweep, &options, &result, &error));
+    check_no_error(error);
+    assert_true(result.is_proven);
+    check_int(result.best->len, want->len);
+    for (guint i = 0; i < want->len; i++) {
+        const SearchBest *have = &g_array_index(result.best, SearchBest, i), *wanted = &g_array_index(want, SearchBest, i);
+        check_int(have->point, wanted->point);
+        check_close(have->objective, wanted->objective, 0);
+    }
+    *n_spared += sweep->n_points - result.n_evaluated;
+    search_result_clear(&result);
+}
+
+static void test_search(void **state)
+{
+    (void)state;
+    g_autoptr(json_t) schema = plan_schema();
+    int64_t n_spared = 0;
+    for (uint64_t seed = 0; seed < SPACES; seed++) {
+        g_autoptr(Sweep) sweep = draw_space(seed, schema);
+        g_autoptr(GArray) want = exhaust(sweep, 5);
+        check_search(sweep, want, 1, &n_spared);
+        check_search(sweep, want, 3, &n_spared);
+    }
+    assert_true(n_spared > 0);
+}
+
+static gboolean at_once(const char *what, int64_t n_done, int64_t n_all, void *data)
+{
+    (void)n_all;
+    (void)n_done;
+    return g_str_has_suffix(what, data);
+}
+
+/* Stopped, it says that nothing is proven, or of what it is. */
+static void test_stop(void **state)
+{
+    (void)state;
+    static const char *const when[] = {"bounded", "evaluated"};
+    g_autoptr(json_t) schema = plan_schema();
+    g_autoptr(Sweep) sweep = draw_space(1, schema);
+    for (size_t i = 0; i < G_N_ELEMENTS(when); i++) {
+        g_autoptr(GError) error = NULL;
+        SearchResult result;
+        SearchOptions options = {2, 1, at_once, (void *)(guintptr)when[i]};
+        assert_true(search_run(sweep, &options, &result, &error));
+        assert_false(result.is_proven);
+        check_int(isnan(result.unvisited) ? 1 : 0, i == 0 ? 1 : 0);
+        search_result_clear(&result);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_tight),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_search),
+        cmocka_unit_test(test_stop),
+    };
+    return cmocka_run_group_tests_name("search", tests, NULL, NULL);
+}
