@@ -4,6 +4,7 @@
 
 #include "models/hot.h"
 #include "models/matmul.h"
+#include "models/vector.h"
 
 /*
  * Pair terms where decays differ by channel. Pairs of different sub-chunks factor at the start of the later one: the
@@ -109,18 +110,24 @@ typedef struct PairMatrices {
     real *a, *p;
 } PairMatrices;
 
-/* Dot products of row r with the rows of its sub-chunk, which `inner` ([dk, B]) holds decayed to row r - 1. */
-HOT static void inner_row(int64_t dk, const real *w, const real *k, const real *q, real *inner, real *key_sums,
-                          real *query_sums)
+/*
+ * Dot products of row r with the rows of its sub-chunk, which `inner` ([dk, B]) holds decayed to row r - 1 and gets decayed
+ * to row r. Sums run along d, so the rows are the lanes.
+ */
+HOT static void inner_row(int64_t dk, const real *restrict w, const real *restrict k, const real *restrict q,
+                          real *restrict inner, real *restrict key_sums, real *restrict query_sums)
 {
-    real keys[DELTA_BLOCK] = {0}, queries[DELTA_BLOCK] = {0};
+    enum { N_VECTORS = DELTA_BLOCK / VECTOR };
+    Vector keys[N_VECTORS] = {{0}}, queries[N_VECTORS] = {{0}};
     for (int64_t d = 0; d < dk; d++) {
-        real *restrict lanes = inner + d * DELTA_BLOCK;
-        for (int i = 0; i < DELTA_BLOCK; i++) {
-            real decayed = lanes[i] * w[d];
-            lanes[i] = decayed;
-            keys[i] += k[d] * decayed;
-            queries[i] += q[d] * decayed;
+#pragma GCC unroll 4
+        for (int v = 0; v < N_VECTORS; v++) {
+            Vector decayed;
+            vector_load(&decayed, inner + d * DELTA_BLOCK + v * VECTOR);
+            decayed *= w[d];
+            vector_store(&decayed, inner + d * DELTA_BLOCK + v * VECTOR);
+            keys[v] += k[d] * decayed;
+            queries[v] += q[d] * decayed;
         }
     }
     memcpy(key_sums, keys, sizeof keys);

@@ -3,13 +3,13 @@
 #include <string.h>
 
 #include "models/hot.h"
+#include "models/vector.h"
 
 /*
  * Written as the rule reads, and as well as that can be: the state passes through twice per row, once to decay and to be
  * read by the key, once to be written and read by the query; everything runs along value columns, which vectors like.
- * Sums along columns (backward) are kept in LANES sums side by side.
+ * Sums along columns (backward) are kept in vectors.
  */
-enum { LANES = 16 };
 
 /* to = Diag(w) from, sum = to^T k. `to` may be `from`. */
 HOT static void state_decay_read(const DeltaHead *head, int64_t t, const real *from, real *to, real *restrict sum)
@@ -118,43 +118,40 @@ typedef struct ChannelSums {
     real q, k, g;
 } ChannelSums;
 
-/* Columns [j, j + n) of a channel whose decay is w and key k; d_o may be NULL. dstate moves before the row. */
-static inline __attribute__((always_inline)) void channel_columns(const RecurrentRow *row, const real *d_o, int64_t at,
-                                                                  int64_t j, int n, real w, real k, real *q_lanes,
-                                                                  real *k_lanes, real *g_lanes)
-{
-    const real *restrict before = row->before + at + j, *restrict after = row->after + at + j;
-    const real *restrict u = row->u + j, *restrict de = row->de + j;
-    real *restrict dstate = row->dstate + at + j;
-    for (int i = 0; i < n; i++) {
-        real decayed = w * before[i], ds = dstate[i];
-        k_lanes[i] += ds * u[i] - decayed * de[i];
-        ds -= k * de[i];
-        g_lanes[i] += decayed * ds;
-        dstate[i] = w * ds;
-    }
-    if (d_o != NULL) {
-        for (int i = 0; i < n; i++) {
-            q_lanes[i] += after[i] * d_o[j + i];
-        }
-    }
-}
-
+/* A channel whose decay is w and key k; d_o may be NULL. dstate moves before the row. */
 HOT static ChannelSums channel_backward(const RecurrentRow *row, const real *d_o, int64_t d, int64_t dv, real w, real k)
 {
-    real q_lanes[LANES] = {0}, k_lanes[LANES] = {0}, g_lanes[LANES] = {0};
-    ChannelSums sums = {0};
+    const real *restrict before = row->before + d * dv, *restrict after = row->after + d * dv;
+    const real *restrict u = row->u, *restrict de = row->de;
+    real *restrict dstate = row->dstate + d * dv;
+    Vector q_sums = {0}, k_sums = {0}, g_sums = {0};
     int64_t j = 0;
-    for (; j + LANES <= dv; j += LANES) {
-        channel_columns(row, d_o, d * dv, j, LANES, w, k, q_lanes, k_lanes, g_lanes);
+    for (; j + VECTOR <= dv; j += VECTOR) {
+        Vector decayed, ds, uj, dej, dj, oj;
+        vector_load(&decayed, before + j);
+        vector_load(&ds, dstate + j);
+        vector_load(&uj, u + j);
+        vector_load(&dej, de + j);
+        decayed *= w;
+        k_sums += ds * uj - decayed * dej;
+        ds -= k * dej;
+        g_sums += decayed * ds;
+        ds *= w;
+        vector_store(&ds, dstate + j);
+        if (d_o != NULL) {
+            vector_load(&dj, d_o + j);
+            vector_load(&oj, after + j);
+            q_sums += oj * dj;
+        }
     }
-    if (j < dv) {
-        channel_columns(row, d_o, d * dv, j, (int)(dv - j), w, k, q_lanes, k_lanes, g_lanes);
-    }
-    for (int i = 0; i < LANES; i++) {
-        sums.q += q_lanes[i];
-        sums.k += k_lanes[i];
-        sums.g += g_lanes[i];
+    ChannelSums sums = {vector_sum(&q_sums), vector_sum(&k_sums), vector_sum(&g_sums)};
+    for (; j < dv; j++) {
+        real decayed = w * before[j], ds = dstate[j];
+        sums.k += ds * u[j] - decayed * de[j];
+        ds -= k * de[j];
+        sums.g += decayed * ds;
+        dstate[j] = w * ds;
+        sums.q += d_o != NULL ? after[j] * d_o[j] : 0;
     }
     return sums;
 }
