@@ -64,12 +64,19 @@ static void fill_params(const Proof *proof)
     }
 }
 
+/* Skewed routing has few distinct tokens, so that many take the same experts and some experts get none. */
+static int64_t draw_token(const Proof *proof, uint64_t at)
+{
+    double uniform = rng_uniform(proof->seed, RNG_TOKENS, at), vocab = (double)proof->plan->model->vocab;
+    return (int64_t)(vocab * (proof->plan->routing == PLAN_ROUTING_ZIPF ? pow(uniform, 1 + 4 * proof->plan->routing_exponent) : uniform));
+}
+
 static void fill_tokens(Proof *proof)
 {
     uint64_t vocab = (uint64_t)proof->plan->model->vocab;
     for (int64_t i = 0; i < proof->n_tokens; i++) {
         uint64_t at = (uint64_t)i * 3;
-        proof->tokens[i] = (int64_t)rng_below(proof->seed, RNG_TOKENS, at, vocab);
+        proof->tokens[i] = draw_token(proof, at);
         proof->labels[i] = (int64_t)rng_below(proof->seed, RNG_TOKENS, at + 1, vocab);
         if (rng_below(proof->seed, RNG_TOKENS, at + 2, 5) == 0) {
             proof->labels[i] = -100; /* not counted */

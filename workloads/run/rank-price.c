@@ -56,6 +56,18 @@ static gboolean check_op(const RankAt *at, const RankPrice *price, GError **erro
     return TRUE;
 }
 
+/* Shards of a resident group are parts of its whole buffers: what moves between them does not. */
+static gboolean is_view(const RankAt *at)
+{
+    int action = at->instr->action;
+    if (action != VALUE_COPY && action != VALUE_PARAM_CAST && action != VALUE_SHARD_PLACE && action != VALUE_COPY_OUT) {
+        return FALSE;
+    }
+    Place place = program_operand(at->segment, at->instr, at->instr->n_operands - 1);
+    const ProgramSite *site = place.arg != ARG_FRAME ? program_site(at->rank->program, at->call->args[place.arg]) : NULL;
+    return site != NULL && site->group->resident;
+}
+
 gboolean rank_check_price(const RankAt *at, GError **error)
 {
     enum { NONE, ONE, TWO, ANY }; /* the optimizer's kernels are priced for all shards together */
@@ -70,7 +82,7 @@ gboolean rank_check_price(const RankAt *at, GError **error)
     if (at->instr->action == VALUE_FORWARD || at->instr->action == VALUE_BACKWARD) {
         return check_op(at, &price, error);
     }
-    int wanted = n_works[at->instr->action];
+    int wanted = is_view(at) ? NONE : n_works[at->instr->action];
     gboolean joins_chunks = at->instr->action == VALUE_LOSS_SUM && at->rank->world->plan->seq_chunk > 0;
     return (wanted == ANY || check_count(at, price.n_works, joins_chunks ? ONE : wanted, "kernels", error)) &&
            check_count(at, price.n_syncs, 0, "host synchronisations", error);

@@ -492,7 +492,7 @@ gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error)
 {
     RankSite *own;
     const Plan *plan = ats->rank->world->plan;
-    const ProgramSite *site = operand_site(&ats[0], 0, FSDP_REDUCE_OUT, &own, error);
+    const ProgramSite *site = operand_site(&ats[0], 0, FSDP_GRAD, &own, error);
     g_autofree Tensor **grads = g_new0(Tensor *, n);
     int64_t first = 0;
     if (site == NULL) {

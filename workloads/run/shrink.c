@@ -134,7 +134,7 @@ static void shrink_options(Plan *plan)
     plan->global_batch = plan->n_micro_batches * plan->micro_batch * plan->cluster->n_ranks;
     plan->seq_chunk = at_most(plan->seq_chunk, 4);
     plan->vocab_chunk = at_most(plan->vocab_chunk, 20);
-    plan->routing = PLAN_ROUTING_BALANCED;
+    plan->routing = plan->routing == PLAN_ROUTING_ZIPF ? PLAN_ROUTING_ZIPF : PLAN_ROUTING_BALANCED; /* loads of other models have no meaning */
     plan->routing_replicas = 0;
     plan->moe.balance = PLAN_BALANCE_NONE; /* moves no row of a step */
     plan->moe.redundant_experts = plan->moe.redundant_experts > 0 && plan->ep > 1 ? plan->ep : 0;
