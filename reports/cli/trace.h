@@ -2,8 +2,8 @@
  * Trace: a record as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
  *
  * One process per class of ranks, one track per stream and one for phases, a counter per kind of memory, arrows from the
- * class that came last to a collective to those that waited for it. Timestamps are microseconds with three decimals, so
- * nothing of the simulation's nanoseconds is lost. Kernels of one track do not overlap.
+ * class that came last to a collective to those that waited for it. Times are microseconds in decimals, from which a reader gets the
+ * simulation's nanoseconds whether it rounds or cuts; else neighbours on a track would seem to overlap by one.
  */
 #pragma once
 

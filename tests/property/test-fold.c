@@ -46,6 +46,61 @@ static Plan *make_plan(const char *fields)
     return plan;
 }
 
+/* What an observer is told: kernels of the first class by label, and when it saw the step begin and end. */
+typedef struct Seen {
+    Program *const *programs;
+    int64_t ran[N_LABELS];
+    SimTime first_mark_ns, last_mark_ns, last_host_ns;
+} Seen;
+
+static const Instr *seen_instr(const Seen *seen, const StepSite *site)
+{
+    const Program *program = seen->programs[site->rank_class];
+    const Call *call = &g_array_index(program->calls, Call, (guint)site->call);
+    return &g_array_index(program_segment(program, call->segment)->instrs, Instr, (guint)site->instr);
+}
+
+static void see_issued(void *self, const StepSite *site, SimTime host_ns)
+{
+    Seen *seen = self;
+    if (site->rank_class == 0) {
+        assert_true(host_ns >= seen->last_host_ns);
+        seen->last_host_ns = host_ns;
+    }
+}
+
+static void see_ran(void *self, const StepSite *site, SimTime start_ns, SimTime end_ns)
+{
+    Seen *seen = self;
+    const Instr *instr = seen_instr(seen, site);
+    assert_true(end_ns - start_ns >= instr->device_ns - instr->n_launches); /* never faster than alone */
+    seen->ran[instr->label] += site->rank_class == 0 ? instr->n_launches : 0;
+}
+
+static void see_marked(void *self, gint32 rank_class, Phase phase, SimTime ns)
+{
+    Seen *seen = self;
+    if (rank_class == 0) {
+        assert_true(seen->first_mark_ns >= 0 || phase == PHASE_OPTIMIZER);
+        seen->first_mark_ns = seen->first_mark_ns < 0 ? ns : seen->first_mark_ns;
+        seen->last_mark_ns = ns;
+    }
+}
+
+/* Watching changes nothing, and everything of the step is seen. */
+static void check_observed(const Plan *plan, Program *const *programs, int64_t n, const StepTimes *times)
+{
+    Seen seen = {.programs = programs, .first_mark_ns = -1};
+    StepObserver observer = {see_issued, see_ran, see_marked, &seen};
+    StepTimes observed;
+    assert_true(step_observe(plan, programs, n, programs[0]->repeat.times, &observer, &observed, NULL));
+    assert_memory_equal(&observed, times, sizeof observed);
+    check_int(seen.last_mark_ns - seen.first_mark_ns, times->step_ns);
+    for (int label = 0; label < N_LABELS; label++) {
+        check_int(seen.ran[label], times->launches[label]);
+    }
+}
+
 static void test_fold(void **state)
 {
     const FoldCase *fold = *state;
@@ -79,6 +134,7 @@ static void test_fold(void **state)
         check_int(folded.launches[label], unfolded.launches[label]);
     }
     assert_true(folded.n_events < unfolded.n_events);
+    check_observed(plan, programs, n, &unfolded);
     for (int64_t c = 0; c < n; c++) {
         program_free(programs[c]);
     }

@@ -89,12 +89,16 @@ static int64_t field_int(json_t *event, const char *key)
     return json_integer_value(value);
 }
 
-/* A time in microseconds of three decimals, as nanoseconds. */
+/* A time in microseconds, as nanoseconds. */
 static int64_t field_ns(json_t *event, const char *key)
 {
     json_t *value = json_object_get(event, key);
     assert_true(json_is_real(value));
-    return (int64_t)llround(json_real_value(value) * 1e3);
+    int64_t ns = (int64_t)llround(json_real_value(value) * 1e3);
+    if (strcmp(key, "ts") == 0) { /* Perfetto cuts */
+        check_int((int64_t)(json_real_value(value) * 1e3), ns);
+    }
+    return ns;
 }
 
 static gboolean is_kind(json_t *event, const char *kind)
