@@ -89,7 +89,7 @@ int64_t moe_capacity_rows(const MoeCapacity *capacity, const MoeShape *shape)
         return 0;
     }
     int64_t extra = capacity->rule == MOE_CAPACITY_DEEPSPEED ? capacity->least : multiple;
-    return quantity_round_up(moe_capacity(capacity->rule, shape, capacity->factor, extra), multiple);
+    return quantity_round_up(MAX(moe_capacity(capacity->rule, shape, capacity->factor, extra), 1), multiple);
 }
 
 static int64_t n_above(const int64_t *counts, int64_t n, int64_t capacity)

@@ -52,7 +52,7 @@ typedef struct MoeCapacity {
     int64_t multiple; /* rows are rounded up to a multiple of it; 0 counts as 1 */
 } MoeCapacity;
 
-/* Rows that one expert takes of one rank's N tokens; 0 without a factor. May exceed N. */
+/* Rows that one expert takes of one rank's N tokens, at least 1; 0 without a factor. May exceed N. */
 int64_t moe_capacity_rows(const MoeCapacity *capacity, const MoeShape *shape);
 
 /*

@@ -262,10 +262,15 @@ static char *describe(const RankAt *at)
                            at->rank->instr);
 }
 
+/* The same exchange of the same pass. What ranks do between collectives may differ: one may keep in HBM what another copies. */
 static gboolean same_collective(const RankAt *a, const RankAt *b)
 {
-    return b->instr != NULL && a->instr->coll == b->instr->coll && a->instr->group == b->instr->group &&
-           a->instr->n_operands == b->instr->n_operands && a->rank->call == b->rank->call && a->rank->n_repeats == b->rank->n_repeats && a->instr->op == b->instr->op;
+    if (b->instr == NULL || a->call->layer != b->call->layer || a->call->micro_batch != b->call->micro_batch ||
+        a->call->first_row != b->call->first_row || a->rank->n_repeats != b->rank->n_repeats) {
+        return FALSE;
+    }
+    return a->instr->coll == b->instr->coll && a->instr->group == b->instr->group && a->instr->n_operands == b->instr->n_operands &&
+           a->instr->op == b->instr->op && a->instr->phase == b->instr->phase;
 }
 
 /* All members of a group of ats[first] meet. */
