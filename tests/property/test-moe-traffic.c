@@ -11,7 +11,9 @@
 #include "workloads/lower/lower.h"
 #include "workloads/run/footprint.h"
 #include "workloads/run/groups.h"
+#include "workloads/run/plan-proof.h"
 #include "workloads/run/run.h"
+#include "workloads/run/shrink.h"
 #include "workloads/run/step.h"
 
 #define MACHINES "cluster.preset=h200-sxm cluster.nodes=2 cluster.gpus_per_node=8 "
@@ -390,6 +392,50 @@ static void test_memory(void **state)
     run_groups_clear(&groups);
 }
 
+/* ---- values ---- */
+
+/* The sum over copies of the first layer that has one is left out, or made twice. */
+static void spoil_copies(void *self, Program *program)
+{
+    gboolean *twice = self;
+    for (guint s = 0; s < program->segments->len; s++) {
+        GArray *instrs = program_segment(program, (int)s)->instrs;
+        for (guint i = 0; i < instrs->len; i++) {
+            Instr instr = g_array_index(instrs, Instr, i);
+            if (instr.kind != INSTR_COLLECTIVE || instr.action != VALUE_SUM_COPIES) {
+                continue;
+            }
+            if (*twice) {
+                g_array_insert_val(instrs, i, instr);
+            } else {
+                g_array_remove_index(instrs, i);
+            }
+            return;
+        }
+    }
+    fail_msg("no sum over copies in the program");
+}
+
+/* Copies get the gradient of all rows of their expert, once: otherwise they drift apart, or learn too fast. */
+static void test_spoilt_copies(void **state)
+{
+    (void)state;
+    for (int how = -1; how < 2; how++) {
+        gboolean twice = how == 1;
+        PlanMutation mutation = {spoil_copies, &twice};
+        PlanProof proof;
+        ShrinkReport report;
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Plan) plan = plan_for(QWEN, "parallel.ep=4 moe.redundant_experts=8 moe.placement=eplb workload.routing.kind=zipf");
+        shrink_plan(plan, &report);
+        check_int(plan_proof_run(plan, 2, 1, how < 0 ? NULL : &mutation, &proof, &error), how < 0);
+        if (how >= 0) {
+            check_contains(error->message, "experts");
+        }
+        plan_proof_clear(&proof);
+    }
+}
+
 static size_t add_cases(struct CMUnitTest *tests, size_t n, const CapacityCase *cases, size_t n_cases, CMUnitTestFunction run)
 {
     for (size_t i = 0; i < n_cases; i++) {
@@ -401,8 +447,9 @@ static size_t add_cases(struct CMUnitTest *tests, size_t n, const CapacityCase *
 int main(void)
 {
     struct CMUnitTest tests[64] = {cmocka_unit_test(test_conservation), cmocka_unit_test(test_fitted_capacity), cmocka_unit_test(test_copies),
-                                   cmocka_unit_test(test_copies_in_plan), cmocka_unit_test(test_growth)};
-    size_t n = 5;
+                                   cmocka_unit_test(test_copies_in_plan), cmocka_unit_test(test_growth),
+                                   cmocka_unit_test(test_spoilt_copies)};
+    size_t n = 6;
     n = add_cases(tests, n, capacity_cases, G_N_ELEMENTS(capacity_cases), test_capacity);
     n = add_cases(tests, n, skew_cases, G_N_ELEMENTS(skew_cases), test_skew);
     n = add_cases(tests, n, group_cases, G_N_ELEMENTS(group_cases), test_group);
