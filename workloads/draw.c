@@ -21,6 +21,7 @@ static const DrawField fields[] = {
     {"parallel.ep", "|2|2|3|4|4|8"},
     {"precision.parameters", "|fp32|bf16"},
     {"parallel.sharding", "|||fsdp|zero1|none"},
+    {"parallel.gradient_buffers", "|false"},
     {"parallel.fsdp.reshard_after_forward", "||false"},
     {"parallel.fsdp.prefetch", "|implicit|explicit"},
     {"workload.mode", "||pretrain|finetune|lora|lora"},

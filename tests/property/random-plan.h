@@ -54,19 +54,19 @@ static inline uint64_t random_below(uint64_t seed, uint64_t draw, uint64_t n)
 /* Caches and offload. */
 static inline void random_tier_words(uint64_t seed, uint64_t recompute, GString *words)
 {
-    if (recompute == 2 && random_below(seed, 22, 2) == 0) {
+    if (recompute == 2 && random_below(seed, 32, 2) == 0) {
         static const char *const policies[] = {"lru", "cost_benefit", "belady", "choice"};
         g_string_append_printf(words, " memory.cache.hbm_bytes=%d memory.cache.ddr_bytes=%d memory.cache.policy=%s memory.cache.window=%d",
-                               (int)random_below(seed, 23, 1 << 23), (int)random_below(seed, 24, 1 << 24),
-                               policies[random_below(seed, 25, 4)], (int)(1 + random_below(seed, 26, 2)));
-    } else if (recompute == 0 && random_below(seed, 22, 2) == 0) {
-        g_string_append_printf(words, " memory.offload_fraction=0.%d memory.offload_min_bytes=%d", (int)(1 + random_below(seed, 23, 9)),
-                               (int)random_below(seed, 24, 1 << 18));
-        g_string_append(words, random_below(seed, 25, 2) == 0 ? " memory.offload_layers=2" : "");
+                               (int)random_below(seed, 33, 1 << 23), (int)random_below(seed, 34, 1 << 24),
+                               policies[random_below(seed, 35, 4)], (int)(1 + random_below(seed, 36, 2)));
+    } else if (recompute == 0 && random_below(seed, 32, 2) == 0) {
+        g_string_append_printf(words, " memory.offload_fraction=0.%d memory.offload_min_bytes=%d", (int)(1 + random_below(seed, 33, 9)),
+                               (int)random_below(seed, 34, 1 << 18));
+        g_string_append(words, random_below(seed, 35, 2) == 0 ? " memory.offload_layers=2" : "");
     }
 }
 
-/* The words of a random plan; caller frees. Draws 0 to 31 of the seed. */
+/* The words of a random plan; caller frees. Draws 0 to 39 of the seed. */
 static inline char *random_plan_words(uint64_t seed)
 {
     static const int64_t eps[] = {1, 2, 4, 8};
@@ -79,6 +79,7 @@ static inline char *random_plan_words(uint64_t seed)
     uint64_t replicas = random_below(seed, 4, 4) == 0 ? 2 : 1;
     int64_t ep = is_dense ? 1 : eps[random_below(seed, 3, replicas == 2 && nodes == 1 ? 3 : 4)];
     gboolean alone = random_below(seed, 17, 8) == 0; /* one rank */
+    gboolean plain = alone && random_below(seed, 37, 2) == 0;
     int64_t micro_batch = 1 + (int64_t)random_below(seed, 11, 3), n_micro_batches = 1 + (int64_t)random_below(seed, 12, 3);
     GString *words = g_string_new(random_models[model]);
     int64_t gpus = alone ? 1 : 8;
@@ -90,8 +91,8 @@ static inline char *random_plan_words(uint64_t seed)
     g_string_append_printf(words, " memory.recompute=%s", recomputes[recompute]);
     g_string_append(words, recompute == 2 ? keeps[random_below(seed, 6, 4)] : "");
     random_tier_words(seed, recompute, words);
-    g_string_append(words, random_below(seed, 7, 2) == 0 ? " parallel.fsdp.prefetch=explicit" : "");
-    g_string_append(words, random_below(seed, 8, 3) == 0 ? " parallel.fsdp.reshard_after_forward=false" : "");
+    g_string_append(words, plain ? " parallel.sharding=none parallel.gradient_buffers=false" : random_below(seed, 7, 2) == 0 ? " parallel.fsdp.prefetch=explicit" : "");
+    g_string_append(words, !plain && random_below(seed, 8, 3) == 0 ? " parallel.fsdp.reshard_after_forward=false" : "");
     g_string_append_printf(words, " workload.seq_len=%d workload.micro_batch=%d workload.global_batch=%d",
                            (int)seqs[random_below(seed, 9, 4)], (int)micro_batch,
                            (int)(micro_batch * n_micro_batches * (int64_t)nodes * gpus));
@@ -104,7 +105,7 @@ static inline char *random_plan_words(uint64_t seed)
     if (is_lora) {
         g_string_append_printf(words, " workload.mode=lora workload.lora.rank=%d", (int)(1 + random_below(seed, 15, 32)));
         g_string_append(words, !is_dense && random_below(seed, 16, 2) == 0 ? " workload.lora.targets=experts" : "");
-    } else if (random_below(seed, 18, 4) == 0) {
+    } else if (plain || random_below(seed, 18, 4) == 0) {
         g_string_append(words, " precision.parameters=bf16");
     }
     g_string_append(words, random_below(seed, 19, 4) == 0 ? " precision.reduce=bf16" : "");
@@ -115,10 +116,10 @@ static inline char *random_plan_words(uint64_t seed)
     if (strstr(words->str, "precision.parameters=bf16") != NULL && random_below(seed, 24, 2) == 0) {
         g_string_append(words, " optimizer.master_weights=true");
     }
-    if (strstr(words->str, "muon") == NULL && random_below(seed, 27, 4) == 0) {
+    if (!plain && strstr(words->str, "muon") == NULL && random_below(seed, 27, 4) == 0) {
         g_string_append(words, " optimizer.offload=true");
     }
-    if (strstr(words->str, "precision.parameters=bf16") != NULL && strstr(words->str, "parallel.fsdp") == NULL) {
+    if (!plain && strstr(words->str, "precision.parameters=bf16") != NULL && strstr(words->str, "parallel.fsdp") == NULL) {
         static const char *const shardings[] = {"fsdp", "zero1", "none"};
         g_string_append_printf(words, " parallel.sharding=%s", shardings[random_below(seed, 26, 3)]);
     }

@@ -24,6 +24,12 @@ void emit_alloc(Emitter *emitter, StreamId stream, Place buffer, int64_t bytes, 
     instr->tag = (guint8)tag;
 }
 
+void emit_view(Emitter *emitter, Place buffer, int64_t bytes, MemTag tag)
+{
+    emit_alloc(emitter, STREAM_COMPUTE, buffer, bytes, tag);
+    g_array_index(emitter->segment->instrs, Instr, emitter->segment->instrs->len - 1).tier = TIER_VIEW;
+}
+
 void emit_free(Emitter *emitter, Place buffer)
 {
     emit(emitter, INSTR_FREE, STREAM_COMPUTE)->place = buffer;

@@ -23,6 +23,8 @@ Instr *emit(Emitter *emitter, InstrKind kind, StreamId stream);
 
 /* stream: whose pool of the caching allocator the buffer comes from. */
 void emit_alloc(Emitter *emitter, StreamId stream, Place buffer, int64_t bytes, MemTag tag);
+/* Another name of memory that is counted elsewhere: takes nothing. */
+void emit_view(Emitter *emitter, Place buffer, int64_t bytes, MemTag tag);
 void emit_free(Emitter *emitter, Place buffer);
 void emit_move(Emitter *emitter, Place from, Place to);
 void emit_record(Emitter *emitter, StreamId stream, Place token);

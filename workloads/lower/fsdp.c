@@ -95,7 +95,7 @@ void fsdp_group_price(FsdpGroup *group, const Plan *plan)
 
 int fsdp_group_buffers(const FsdpGroup *group)
 {
-    return FSDP_PARAMS + (int)group->params->len;
+    return FSDP_PARAMS + 2 * (int)group->params->len;
 }
 
 int fsdp_group_find(const FsdpGroup *group, const Graph *graph, int param)
@@ -208,6 +208,79 @@ static void wait_alone(Emitter *emitter, const FsdpGroup *group, int arg)
     }
 }
 
+gboolean fsdp_is_plain(const Plan *plan)
+{
+    return plan->plain;
+}
+
+static void wait_plain(Emitter *emitter, const FsdpGroup *group, int arg)
+{
+    for (guint i = 0; i < group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+        Place param = {arg, FSDP_PARAMS + (gint32)i};
+        int64_t numel = fsdp_local_numel(emitter->plan, graph_param(entry->graph, entry->param));
+        emit_view(emitter, param, dtype_bytes(emitter->plan->compute, numel), MEM_UNSHARDED);
+        emit_value(emitter, STREAM_COMPUTE, VALUE_PARAM_CAST, (int)i);
+        emit_operand(emitter, param);
+    }
+}
+
+static Place whole_grad(const FsdpGroup *group, int arg, int64_t i)
+{
+    return (Place){arg, (gint32)(FSDP_PARAMS + group->params->len + i)};
+}
+
+/* Bytes of the i-th gradient of a group. */
+static int64_t grad_bytes(const Plan *plan, const FsdpGroup *group, int64_t wanted)
+{
+    int64_t n = 0;
+    for (guint i = 0; i < group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+        const GraphParam *param = graph_param(entry->graph, entry->param);
+        if (fsdp_has_grad(param) && n++ == wanted) {
+            return dtype_bytes(plan->compute, fsdp_local_numel(plan, param));
+        }
+    }
+    g_assert_not_reached();
+}
+
+/* Gradients stay, or join those of earlier micro-batches. */
+static void keep_grads(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, gboolean first)
+{
+    for (int64_t i = 0; i < group->n_trainable; i++) {
+        Place whole = whole_grad(group, arg, i);
+        if (first) {
+            emit_move(emitter, grads[i], whole);
+            continue;
+        }
+        int64_t bytes = grad_bytes(emitter->plan, group, i);
+        emit_bytes(emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 2 * bytes, bytes, 1, LABEL_GRAD_ACCUMULATE);
+        emit_value(emitter, STREAM_COMPUTE, VALUE_ADD, -1);
+        emit_operand(emitter, whole);
+        emit_operand(emitter, grads[i]);
+        emit_operand(emitter, whole);
+        emit_free(emitter, grads[i]);
+    }
+}
+
+void fsdp_gather_grads(Emitter *emitter, const FsdpGroup *group, int arg)
+{
+    Place all = {arg, FSDP_GRAD};
+    emit_view(emitter, all, dtype_bytes(emitter->plan->parameters, group->trainable_shard_numel), MEM_GRADIENTS);
+    emit_value(emitter, STREAM_COMPUTE, VALUE_GRAD_IN, -1);
+    emit_operand(emitter, all);
+    for (int64_t i = 0; i < group->n_trainable; i++) {
+        emit_operand(emitter, whole_grad(group, arg, i));
+    }
+}
+
+void fsdp_free_grads(Emitter *emitter, const FsdpGroup *group, int arg)
+{
+    for (int64_t i = 0; i < group->n_trainable; i++) {
+        emit_free(emitter, whole_grad(group, arg, i));
+    }
+}
+
 static void wait_gathered(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token)
 {
     const Plan *plan = emitter->plan;
@@ -229,6 +302,10 @@ static void wait_gathered(Emitter *emitter, const FsdpGroup *group, int arg, int
 void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat)
 {
     if (group->resident) {
+        return;
+    }
+    if (fsdp_is_plain(emitter->plan)) {
+        wait_plain(emitter, group, arg);
         return;
     }
     emit_host(emitter, emitter->device->fsdp_group_ns);
@@ -255,6 +332,9 @@ void fsdp_reshard(Emitter *emitter, const FsdpGroup *group, int arg)
 
 void fsdp_release_reduce(Emitter *emitter, int last_reduce)
 {
+    if (fsdp_is_plain(emitter->plan)) {
+        return; /* nothing was reduced */
+    }
     emit_wait(emitter, STREAM_COMPUTE, global_token(TOKEN_REDUCED));
     emit_free(emitter, (Place){last_reduce, FSDP_REDUCE_IN});
 }
@@ -367,6 +447,10 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
     }
     if (group->resident) {
         add_resident(emitter, group, arg, grads, first);
+        return;
+    }
+    if (fsdp_is_plain(plan)) {
+        keep_grads(emitter, group, arg, grads, first);
         return;
     }
     emit_host(emitter, emitter->device->fsdp_group_ns);

@@ -9,6 +9,7 @@
  *   reshard  the parameters' buffers are freed;
  *   reduce   gradients go into one flat buffer of the reduce type, which lives until the next group's reduce, then
  *            reduce-scatter, all-reduce over replicas, cast or sum into the gradient shard.
+ *
  * A group of one rank gathers nothing ahead: its wait casts and copies parameter by parameter on the compute stream, and
  * its reduce is a copy.
  *
@@ -16,7 +17,11 @@
  * gradients (FSDP_REDUCE_IN) and, as parts of these, FSDP_FLAT and FSDP_GRAD are always there, without ALLOC or FREE. A pass
  * adds its gradients; once a step, gradients are reduced before the optimizer and parameters gathered after it.
  *
- * Buffers of a group, from the base that a call argument gives: FSDP_FLAT…, then one per parameter. One token each:
+ * Plain groups (no gradient buffers, one rank) have views of the stored parameters, and each gradient stays where backward made
+ * it until the optimizer has used it.
+ *
+ * Buffers of a group, from the base that a call argument gives: FSDP_FLAT…, then one per parameter, then one per gradient that
+ * stays. One token each:
  * its all-gather is done.
  */
 #pragma once
@@ -113,6 +118,10 @@ gboolean fsdp_leaves_reduce(const FsdpGroup *group);
 /* Resident groups, once a step: gradients of all micro-batches are reduced; what the optimizer left is gathered. */
 void fsdp_reduce_resident(Emitter *emitter, const FsdpGroup *group, int arg);
 void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token);
+/* Whether gradients stay whole: then gather_grads names them as one before the optimizer's step, and free_grads ends them. */
+gboolean fsdp_is_plain(const Plan *plan);
+void fsdp_gather_grads(Emitter *emitter, const FsdpGroup *group, int arg);
+void fsdp_free_grads(Emitter *emitter, const FsdpGroup *group, int arg);
 
 /* Frees a reduce buffer whose reduction has been waited for. */
 void fsdp_release_reduce(Emitter *emitter, int last_reduce);

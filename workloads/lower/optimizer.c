@@ -19,6 +19,17 @@ static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data
     }
 }
 
+/* Gradients that stayed whole get one name. */
+static void gather_plain_grads(Lowering *lowering, const GroupSite *site, void *data)
+{
+    (void)data;
+    if (site->group->n_trainable > 0 && fsdp_is_plain(lowering->plan)) {
+        int segment = lowering_start_segment(lowering, NULL, "gradients", NULL);
+        fsdp_gather_grads(&lowering->emitter, site->group, ARG_GROUP);
+        lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
+    }
+}
+
 /* The update of a group's shards, in values, stands where their gradients die. */
 static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *data)
 {
@@ -31,6 +42,9 @@ static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *da
     emit_operand(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
     if (!site->group->resident) {
         emit_free(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    }
+    if (fsdp_is_plain(lowering->plan)) {
+        fsdp_free_grads(&lowering->emitter, site->group, ARG_GROUP);
     }
     lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
 }
@@ -338,6 +352,7 @@ void lowering_optimizer(Lowering *lowering)
         wait_for_reductions(lowering);
     }
     copies_reduce(lowering);
+    lowering_each_group(lowering, gather_plain_grads, NULL);
     if (lowering->plan->optimizer_offload) {
         lower_host_step(lowering);
     } else {

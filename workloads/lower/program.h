@@ -89,7 +89,12 @@ typedef enum ShareClass {
 } ShareClass;
 
 /* Where a buffer lies. */
-typedef enum MemTier { TIER_HBM, TIER_DDR, N_MEM_TIERS } MemTier;
+typedef enum MemTier {
+    TIER_HBM,
+    TIER_DDR,  /* pinned host memory */
+    TIER_VIEW, /* another name of memory that is counted elsewhere */
+    N_MEM_TIERS
+} MemTier;
 
 /* Who takes part in a collective. */
 typedef enum GroupKind {

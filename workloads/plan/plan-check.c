@@ -234,6 +234,18 @@ static void check_offload(Plan *plan, JsonObject *root)
     if (plan->optimizer_offload && plan->cluster->device->host_update_bytes_per_s <= 0) {
         json_object_fail(root, "optimizer", "offload: %s does not say host_update_bytes_per_s; add it to its descriptor",
                          plan->cluster->device->name);
+    } else if (plan->optimizer_offload && plan->plain) {
+        json_object_fail(root, "optimizer", "offload needs gradient buffers; leave parallel.gradient_buffers at true");
+    }
+}
+
+/* Gradients that nobody reduces need no buffer: from here on the plan is one of FSDP on one rank whose groups are plain. */
+static void check_plain(Plan *plan, JsonObject *root)
+{
+    if (plan->plain && plan->dp_replicate * plan->dp_shard > 1) {
+        json_object_fail(root, "parallel", "gradient_buffers false works only on one data-parallel rank: more of them reduce buffers");
+    } else if (plan->plain) {
+        plan->sharding = PLAN_SHARDING_FSDP;
     }
 }
 
@@ -255,5 +267,6 @@ void plan_check(Plan *plan, JsonObject *root)
         check_offload(plan, root);
         check_ties(plan, root);
         check_lora(plan, root);
+        check_plain(plan, root);
     }
 }

@@ -188,6 +188,12 @@ static void read_parallel(Plan *plan, JsonObject *root)
         json_object_fail(object, "pipeline", "pipeline parallelism is not modelled yet; leave the field out");
     }
     plan->sharding = (PlanSharding)json_object_choice(object, "sharding", shardings, G_N_ELEMENTS(shardings), PLAN_SHARDING_FSDP);
+    if (!json_object_bool(object, "gradient_buffers", TRUE)) {
+        if (plan->sharding != PLAN_SHARDING_NONE) {
+            json_object_fail(object, "gradient_buffers", "false has no effect unless parallel.sharding is \"none\"");
+        }
+        plan->plain = TRUE;
+    }
     JsonObject *fsdp = json_object_child(object, "fsdp");
     if (fsdp != NULL && plan->sharding != PLAN_SHARDING_FSDP) {
         json_object_fail(object, "fsdp", "has no effect unless parallel.sharding is \"fsdp\"");

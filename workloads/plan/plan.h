@@ -53,6 +53,7 @@ typedef struct Plan {
     int64_t dp_replicate, dp_shard, ep, etp, tp, cp, pp; /* dp_shard filled in */
     int64_t efsdp;                                       /* dp_shard x cp x tp / (ep x etp) */
     PlanSharding sharding;
+    gboolean plain; /* sharding none without gradient buffers, on one rank: lowered as FSDP of one rank that copies nothing */
     gboolean reshard_after_forward;
     PlanPrefetch prefetch;
     PlanMode mode;

@@ -28,6 +28,7 @@ typedef struct GroupBytes {
     int64_t reduce_in, reduce_out, shard_grad;
     gboolean out_is_grad; /* what is reduced becomes the gradient shard without a cast */
     gboolean lingers;     /* the last gradient outlives the others */
+    gboolean plain;       /* nothing is gathered or reduced: gradients stay */
 } GroupBytes;
 
 typedef struct Timeline {

@@ -87,6 +87,10 @@ static void group_finish(const Foot *foot, GroupSum *group)
     }
     sum->out_is_grad = plan->reduce == plan->parameters;
     sum->lingers = !alone;
+    if (plan->plain) {
+        sum->plain = TRUE;
+        sum->params = sum->alone_extra = 0;
+    }
 }
 
 static GroupSum *group_at(const Foot *foot, guint i)

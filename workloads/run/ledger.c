@@ -68,6 +68,9 @@ static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
     }
     alive->alive = TRUE;
     alive->tier = instr->tier;
+    if (instr->tier == TIER_VIEW) {
+        return TRUE;
+    }
     if (instr->tier == TIER_DDR) {
         alive->bytes = instr->bytes;
         walk->host += instr->bytes;
@@ -90,7 +93,7 @@ static gboolean walk_free(LedgerWalk *walk, const Instr *instr, GError **error)
     if (!alive->alive) {
         return walk_fail(walk, instr, "freed while it is not alive", error);
     }
-    if (alive->tier == TIER_DDR) {
+    if (alive->tier != TIER_HBM) {
         walk->host -= alive->bytes;
         *alive = (Alive){0};
         return TRUE;

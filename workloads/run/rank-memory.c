@@ -112,6 +112,9 @@ gboolean rank_alloc(const RankAt *at, GError **error)
     }
     *buffer = (RankBuffer){.alive = TRUE, .tag = at->instr->tag, .pool = at->instr->stream, .tier = at->instr->tier,
                             .bytes = at->instr->bytes};
+    if (buffer->tier == TIER_VIEW) {
+        return TRUE;
+    }
     if (buffer->tier == TIER_DDR) {
         rank->host_held += buffer->bytes;
         rank->host_peak = MAX(rank->host_peak, rank->host_held);
@@ -140,7 +143,7 @@ gboolean rank_free(const RankAt *at, GError **error)
     }
     if (buffer->tier == TIER_DDR) {
         rank->host_held -= buffer->bytes;
-    } else {
+    } else if (buffer->tier == TIER_HBM) {
         held_add(rank, buffer->tag, -alloc_model_block_bytes(rank->alloc, buffer->block));
         alloc_model_give(rank->alloc, buffer->block);
     }

@@ -323,7 +323,7 @@ static gboolean grad_in(const RankAt *at, GError **error)
         }
         execute_add_to(flat, sum);
     }
-    return rank_write(at, rank_operand(at, 0), g_steal_pointer(&flat), plan->reduce, error);
+    return rank_write(at, rank_operand(at, 0), g_steal_pointer(&flat), rank_operand_dtype(at, 0, plan->reduce), error);
 }
 
 /* One AdamW step of a part of the shard. */

@@ -47,7 +47,7 @@ static void kept_free(gpointer data)
     g_free(kept);
 }
 
-ResultTiers *result_tiers_new(void)
+static ResultTiers *result_tiers_new(void)
 {
     ResultTiers *tiers = g_new0(ResultTiers, 1);
     tiers->kept = g_ptr_array_new_with_free_func(kept_free);
@@ -56,17 +56,16 @@ ResultTiers *result_tiers_new(void)
 
 static void tiers_free(ResultTiers *tiers)
 {
-    if (tiers != NULL) {
-        g_ptr_array_unref(tiers->kept);
-        g_free(tiers->policy);
-        g_free(tiers);
-    }
+    g_ptr_array_unref(tiers->kept);
+    g_free(tiers->policy);
+    g_free(tiers);
 }
 
 Result *result_new(void)
 {
     Result *result = g_new0(Result, 1);
     result->mfu = result->hfu = (double)NAN;
+    result->tiers = result_tiers_new();
     result->operators = g_ptr_array_new_with_free_func(operator_free);
     result->collectives = g_ptr_array_new_with_free_func(collective_free);
     result->warnings = g_ptr_array_new_with_free_func(g_free);
@@ -194,7 +193,7 @@ static json_t *memory_to_json(const Result *result)
     json_object_set_new(memory, "at_peak", at_peak);
     set_int(memory, "mean_rank_peak_bytes", result->mean_rank_peak_bytes);
     json_object_set_new(memory, "peak_place", text(result->peak_place));
-    json_object_set_new(memory, "tiers", result->tiers != NULL ? tiers_to_json(result->tiers) : json_null());
+    json_object_set_new(memory, "tiers", tiers_to_json(result->tiers));
     return memory;
 }
 

@@ -79,14 +79,13 @@ typedef struct Result {
     int64_t replacement_moved_experts, replacement_bytes_per_rank;
     double replacement_s, replacement_s_per_step, replacement_load_before, replacement_load_after;
     int64_t all_to_all_bytes_per_rank;
-    ResultTiers *tiers;           /* NULL: everything stays where it is made */
+    ResultTiers *tiers;           /* all zero: everything stays where it is made */
     GPtrArray *warnings;          /* char * */
     GPtrArray *advice;            /* char *: what would have to change if it does not fit */
     double evidence[N_EVIDENCES]; /* share of the step time's kernels */
 } Result;
 
 Result *result_new(void);
-ResultTiers *result_tiers_new(void);
 void result_free(Result *result);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Result, result_free)
 

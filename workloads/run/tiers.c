@@ -68,7 +68,7 @@ void tiers_fill(const Plan *plan, const ModelGraph *graphs, const Routing *routi
     if (!plan->has_cache && host == 0) {
         return;
     }
-    ResultTiers *tiers = result->tiers = result_tiers_new();
+    ResultTiers *tiers = result->tiers;
     tiers->moved_out_bytes = times->moved_bytes[LABEL_SWAP_OUT];
     tiers->moved_in_bytes = times->moved_bytes[LABEL_SWAP_IN];
     tiers->stall_s = (double)times->exposed_copy_ns * 1e-9;
