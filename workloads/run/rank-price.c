@@ -56,16 +56,14 @@ static gboolean check_op(const RankAt *at, const RankPrice *price, GError **erro
     return TRUE;
 }
 
-/* Shards of a resident group are parts of its whole buffers: what moves between them does not. */
-static gboolean is_view(const RankAt *at)
+/* Whether a value gets no more than another name: views, and parts of what lies there between steps. */
+static gboolean names_only(const RankAt *at)
 {
-    int action = at->instr->action;
-    if (action != VALUE_COPY && action != VALUE_PARAM_CAST && action != VALUE_SHARD_PLACE && action != VALUE_COPY_OUT) {
-        return FALSE;
-    }
-    Place place = program_operand(at->segment, at->instr, at->instr->n_operands - 1);
-    const ProgramSite *site = place.arg != ARG_FRAME ? program_site(at->rank->program, at->call->args[place.arg]) : NULL;
-    return site != NULL && site->group->resident;
+    ValueAction action = (ValueAction)at->instr->action;
+    int last = at->instr->n_operands - 1;
+    const RankBuffer *to = last >= 0 ? rank_operand(at, action == VALUE_GRAD_IN ? 0 : last) : NULL;
+    gboolean fills = action == VALUE_COPY || action == VALUE_PARAM_CAST || action == VALUE_SHARD_PLACE || action == VALUE_COPY_OUT;
+    return to != NULL && (to->tier == TIER_VIEW || (fills && to->resident));
 }
 
 gboolean rank_check_price(const RankAt *at, GError **error)
@@ -82,7 +80,7 @@ gboolean rank_check_price(const RankAt *at, GError **error)
     if (at->instr->action == VALUE_FORWARD || at->instr->action == VALUE_BACKWARD) {
         return check_op(at, &price, error);
     }
-    int wanted = is_view(at) ? NONE : n_works[at->instr->action];
+    int wanted = names_only(at) ? NONE : n_works[at->instr->action];
     gboolean joins_chunks = at->instr->action == VALUE_LOSS_SUM && at->rank->world->plan->seq_chunk > 0;
     return (wanted == ANY || check_count(at, price.n_works, joins_chunks ? ONE : wanted, "kernels", error)) &&
            check_count(at, price.n_syncs, 0, "host synchronisations", error);

@@ -291,7 +291,7 @@ static gboolean grad_in(const RankAt *at, GError **error)
 {
     RankSite *own;
     const Plan *plan = at->rank->world->plan;
-    const FsdpGroup *group = operand_group(at, 0, FSDP_REDUCE_IN, &own, error);
+    const FsdpGroup *group = operand_group(at, 0, plan->plain ? FSDP_GRAD : FSDP_REDUCE_IN, &own, error);
     if (group == NULL) {
         return FALSE;
     }
