@@ -66,6 +66,27 @@ static inline void random_tier_words(uint64_t seed, uint64_t recompute, GString 
     }
 }
 
+/* Optimizer, its states, and who holds what between steps. */
+static inline void random_state_words(uint64_t seed, gboolean plain, GString *words)
+{
+    if (random_below(seed, 22, 3) == 0) {
+        g_string_append(words, " optimizer.kind=muon");
+        g_string_append(words, random_below(seed, 23, 2) == 0 ? " optimizer.per_head=true" : "");
+    }
+    if (strstr(words->str, "precision.parameters=bf16") != NULL && random_below(seed, 24, 2) == 0) {
+        g_string_append(words, " optimizer.master_weights=true");
+    }
+    if (!plain && strstr(words->str, "muon") == NULL && random_below(seed, 27, 4) == 0) {
+        g_string_append(words, " optimizer.offload=true");
+    }
+    if (!plain && strstr(words->str, "precision.parameters=bf16") != NULL && strstr(words->str, "parallel.fsdp") == NULL) {
+        static const char *const shardings[] = {"fsdp", "zero1", "none"};
+        g_string_append_printf(words, " parallel.sharding=%s", shardings[random_below(seed, 26, 3)]);
+    }
+    static const char *const moments[] = {"", "", " optimizer.moments=bf16", " optimizer.moments=int8"};
+    g_string_append(words, moments[random_below(seed, 25, 4)]);
+}
+
 /* The words of a random plan; caller frees. Draws 0 to 39 of the seed. */
 static inline char *random_plan_words(uint64_t seed)
 {
@@ -109,22 +130,7 @@ static inline char *random_plan_words(uint64_t seed)
         g_string_append(words, " precision.parameters=bf16");
     }
     g_string_append(words, random_below(seed, 19, 4) == 0 ? " precision.reduce=bf16" : "");
-    if (random_below(seed, 22, 3) == 0) {
-        g_string_append(words, " optimizer.kind=muon");
-        g_string_append(words, random_below(seed, 23, 2) == 0 ? " optimizer.per_head=true" : "");
-    }
-    if (strstr(words->str, "precision.parameters=bf16") != NULL && random_below(seed, 24, 2) == 0) {
-        g_string_append(words, " optimizer.master_weights=true");
-    }
-    if (!plain && strstr(words->str, "muon") == NULL && random_below(seed, 27, 4) == 0) {
-        g_string_append(words, " optimizer.offload=true");
-    }
-    if (!plain && strstr(words->str, "precision.parameters=bf16") != NULL && strstr(words->str, "parallel.fsdp") == NULL) {
-        static const char *const shardings[] = {"fsdp", "zero1", "none"};
-        g_string_append_printf(words, " parallel.sharding=%s", shardings[random_below(seed, 26, 3)]);
-    }
-    static const char *const moments[] = {"", "", " optimizer.moments=bf16", " optimizer.moments=int8"};
-    g_string_append(words, moments[random_below(seed, 25, 4)]);
+    random_state_words(seed, plain, words);
     if (!is_dense && random_below(seed, 20, 2) == 0) {
         g_string_append_printf(words, " workload.routing.kind=zipf workload.routing.exponent=0.6 workload.routing.seed=%d",
                                (int)random_below(seed, 21, 100));
