@@ -55,6 +55,7 @@ static const DrawField fields[] = {
     {"moe.balance", "||aux_loss|bias|quantile"},
     {"moe.redundant_experts", "||2|4"},
     {"moe.placement", "|linear|eplb"},
+    {"moe.shared_overlap", "||true|true"},
     {"memory.recompute", "none|full|selective|selective"},
     {"memory.keep", "|attention|matmul|grouped_matmul|all_to_all|attention all_to_all|matmul grouped_matmul"},
     {"memory.cache.hbm_bytes", "||||0|700|3000|12000|100000"},

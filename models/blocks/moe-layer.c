@@ -116,13 +116,29 @@ static int moe_shared(Graph *graph, const Model *model, const BlockOptions *opti
     return y;
 }
 
-/* From tokens to the experts and back. */
-static int moe_routed(Graph *graph, const Model *model, const BlockOptions *options, int z, const RouterTensors *router)
+/* The shared experts stand here instead of behind the routed ones: right before the rows travel. */
+static void moe_early_shared(Graph *graph, const Model *model, const BlockOptions *options, int x, int *ret_shared)
 {
+    if (options->early_shared && model->shared_width > 0) {
+        *ret_shared = moe_shared(graph, model, options, x);
+    }
+}
+
+/* What the parts of a layer read: the tokens, those of the experts, where they go; and the shared experts' sum, once made. */
+typedef struct MoeTensors {
+    int x, z, shared;
+    RouterTensors router;
+} MoeTensors;
+
+/* From tokens to the experts and back. */
+static int moe_routed(Graph *graph, const Model *model, const BlockOptions *options, MoeTensors *t)
+{
+    const RouterTensors *router = &t->router;
     int64_t n = expert_slots(model, options);
     int slots = options->pad_experts
-                    ? permute_add_padded(graph, "block_sparse_moe.permute", z, router->order, router->counts)
-                    : permute_add(graph, "block_sparse_moe.permute", z, router->order);
+                    ? permute_add_padded(graph, "block_sparse_moe.permute", t->z, router->order, router->counts)
+                    : permute_add(graph, "block_sparse_moe.permute", t->z, router->order);
+    moe_early_shared(graph, model, options, t->x, &t->shared);
     DispatchTensors sent =
         options->pad_experts ? dispatch_add_padded(graph, "block_sparse_moe.dispatch", slots, router->counts, n)
                              : dispatch_add(graph, "block_sparse_moe.dispatch", slots, router->counts, n);
@@ -134,12 +150,14 @@ static int moe_routed(Graph *graph, const Model *model, const BlockOptions *opti
 }
 
 /* The same with tokens that travel as they are: slots are made, and weighted sums too, at the ranks of the experts. */
-static int moe_routed_tokens(Graph *graph, const Model *model, const BlockOptions *options, int z, const RouterTensors *router)
+static int moe_routed_tokens(Graph *graph, const Model *model, const BlockOptions *options, MoeTensors *t)
 {
+    const RouterTensors *router = &t->router;
     TokenDispatchAttr attr = {
         .experts = expert_slots(model, options), .ep_size = graph->ep_size, .to_all = options->dispatch_to_all};
+    moe_early_shared(graph, model, options, t->x, &t->shared);
     TokenDispatchTensors sent =
-        token_dispatch_add(graph, "block_sparse_moe.dispatch", z, router->order, router->counts, &attr);
+        token_dispatch_add(graph, "block_sparse_moe.dispatch", t->z, router->order, router->counts, &attr);
     attr.follows = TRUE;
     TokenDispatchTensors weights = token_dispatch_add(graph, "block_sparse_moe.dispatch_weights", router->weights,
                                                       router->order, router->counts, &attr);
@@ -152,14 +170,13 @@ static int moe_routed_tokens(Graph *graph, const Model *model, const BlockOption
 static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, const BlockOptions *options, int x)
 {
     (void)layer;
-    RouterTensors router = moe_route(graph, model, options, x);
-    int y, z = x;
+    MoeTensors t = {.x = x, .z = x, .shared = -1, .router = moe_route(graph, model, options, x)};
     if (model->latent_width > 0) {
-        z = block_linear(graph, options, "block_sparse_moe.routed_expert_down_proj", x, model->latent_width, FALSE,
-                         options->lora_shared);
+        t.z = block_linear(graph, options, "block_sparse_moe.routed_expert_down_proj", x, model->latent_width, FALSE,
+                           options->lora_shared);
     }
-    y = options->token_dispatch && graph->ep_size > 1 ? moe_routed_tokens(graph, model, options, z, &router)
-                                                      : moe_routed(graph, model, options, z, &router);
+    int y = options->token_dispatch && graph->ep_size > 1 ? moe_routed_tokens(graph, model, options, &t)
+                                                          : moe_routed(graph, model, options, &t);
     if (model->latent_norm) {
         y = block_norm(graph, "block_sparse_moe.routed_expert_norm", y, model->latent_width, model->norm_eps, FALSE);
     }
@@ -168,7 +185,8 @@ static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, 
                          options->lora_shared);
     }
     if (model->shared_width > 0) {
-        y = block_add(graph, "block_sparse_moe.shared_add", y, moe_shared(graph, model, options, x));
+        int shared = t.shared >= 0 ? t.shared : moe_shared(graph, model, options, x);
+        y = block_add(graph, "block_sparse_moe.shared_add", y, shared);
     }
     return y;
 }

@@ -87,6 +87,14 @@ static inline void random_state_words(uint64_t seed, gboolean plain, GString *wo
     g_string_append(words, moments[random_below(seed, 25, 4)]);
 }
 
+/* How rows travel to experts. Draws 22 and 23. */
+static inline void random_exchange_words(GString *words, uint64_t seed, gboolean has_shared)
+{
+    static const char *const dispatches[] = {"all_to_all", "hierarchical", "all_gather", "deepep", "hybridep"};
+    g_string_append_printf(words, " moe.dispatch=%s", dispatches[random_below(seed, 22, G_N_ELEMENTS(dispatches))]);
+    g_string_append(words, has_shared && random_below(seed, 23, 2) == 0 ? " moe.shared_overlap=true" : "");
+}
+
 /* The words of a random plan; caller frees. Draws 0 to 39 of the seed. */
 static inline char *random_plan_words(uint64_t seed)
 {
@@ -135,9 +143,8 @@ static inline char *random_plan_words(uint64_t seed)
         g_string_append_printf(words, " workload.routing.kind=zipf workload.routing.exponent=0.6 workload.routing.seed=%d",
                                (int)random_below(seed, 21, 100));
     }
-    static const char *const dispatches[] = {"all_to_all", "hierarchical", "all_gather", "deepep", "hybridep"};
     if (!is_dense && !alone && ep > 1) {
-        g_string_append_printf(words, " moe.dispatch=%s", dispatches[random_below(seed, 22, G_N_ELEMENTS(dispatches))]);
+        random_exchange_words(words, seed, model >= 3);
     }
     return g_string_free(words, FALSE);
 }

@@ -59,6 +59,8 @@ static const PlanCase refused[] = {
     {BASE "moe.dispatch=deepep", "moe", "dispatch has no effect without expert parallelism"},
     {BASE "parallel.ep=4 moe.dispatch=deep", "moe.dispatch", "not \"deep\""},
     {BASE "parallel.ep=4 moe.dispatch=deepep moe.capacity_factor=1 moe.pad_to_capacity=true", "moe", "use dispatch \"all_to_all\" or \"hierarchical\""},
+    {BASE "moe.shared_overlap=true", "moe", "without expert parallelism no rows travel"},
+    {BASE "parallel.ep=4 moe.shared_overlap=true", "moe", "the model has no shared experts"},
     {DENSE "moe.dispatch=deepep", "moe", "has no experts; leave it out"},
     {BASE "optimizer.kind=muom", "optimizer.kind", "muon"},
     {BASE "optimizer.offload=true optimizer.kind=muon", "optimizer.offload", "use \"adamw\""},

@@ -93,6 +93,7 @@ static void grad_arrive(Walk *walk, int o, int i, Place place)
         walk->grad[tensor] = place;
         return;
     }
+    walk_end_exchange(walk, o, tensor);
     if (grad_hold(walk, old)->refs == 1) {
         emit_grad_sum(walk->pass->emitter, bytes, old, place, old);
         grad_release(walk, place);
@@ -274,6 +275,7 @@ static int backward_ops(Walk *walk, int pending)
     int first = 0, last = -1;
     gboolean nested = pass->experts != NULL && walk_expert_range(walk, &first, &last);
     for (int o = walk->end_op - 1; o >= walk->first_op; o--) {
+        walk_end_exchange(walk, o, -1);
         if (nested && o == last) {
             backward_experts(walk);
         }
@@ -288,6 +290,7 @@ static int backward_ops(Walk *walk, int pending)
             pending = fsdp_leaves_reduce(pass->experts) ? ARG_EXPERTS : pending;
         }
     }
+    walk_end_exchange(walk, -1, -1);
     return pending;
 }
 

@@ -106,6 +106,7 @@ void walk_forward(Walk *walk, int end_op)
     gboolean nested = pass->experts != NULL && walk_expert_range(walk, &first, &last);
     for (int o = walk->first_op; o < end_op; o++) {
         gboolean is_cached = walk->in_recompute && walk->mode == SAVE_SELECTED && walk_keeps_op(walk, o);
+        walk_start_exchange(walk, o, end_op);
         if (nested && o == first && (pass->reshard || !walk->in_recompute)) {
             forward_experts(walk);
         }

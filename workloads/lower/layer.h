@@ -54,6 +54,12 @@ typedef struct LayerPass {
 int layer_frame_buffers(const Graph *graph);
 int layer_tier_buffers(const Graph *graph);
 
+/*
+ * The operator before which the exchange of a dispatch starts in forward: the first behind the makers of what it reads. In
+ * backward its rows are back before the operator in front of that one runs. op itself: nothing stands between.
+ */
+int layer_exchange_start(const Graph *graph, int op);
+
 /* What a buffer of the frame is, in words; caller frees. */
 char *layer_buffer_name(const Graph *graph, gint32 buffer);
 

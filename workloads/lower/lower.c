@@ -23,6 +23,7 @@ ModelGraph *lower_graphs(const Plan *plan)
                             .pad_experts = plan->moe.pad,
                             .expert_slots = plan_expert_slots(plan),
                             .drop = plan->moe.drop,
+                            .early_shared = plan->moe.shared_overlap,
                             .token_dispatch = plan_sends_tokens(plan),
                             .dispatch_to_all = plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER};
     for (int i = 0; i < N_OPS; i++) {

@@ -31,6 +31,11 @@ gint32 frame_workspace(const Graph *graph)
 
 gint32 frame_cut_grad(const Graph *graph)
 {
+    return frame_exchange(graph) + 1;
+}
+
+gint32 frame_exchange(const Graph *graph)
+{
     return frame_workspace(graph) + 1;
 }
 
@@ -78,7 +83,9 @@ char *layer_buffer_name(const Graph *graph, gint32 buffer)
         return g_strdup_printf("slot %d of %s, %s", (buffer - frame_host(graph, 0, 0)) % N_SLOTS, graph_op(graph, i % n)->name,
                                i < n ? "in host memory" : "back from host memory");
     }
-    return g_strdup(buffer == frame_workspace(graph) ? "workspace" : "gradient at the cut");
+    return g_strdup(buffer == frame_workspace(graph)  ? "workspace"
+                    : buffer == frame_exchange(graph) ? "exchanged rows"
+                                                      : "gradient at the cut");
 }
 
 int walk_source_index(const Graph *graph, int tensor)
@@ -150,7 +157,7 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     int n_ops = graph_n_ops(graph), n_tensors = (int)graph->tensors->len;
     *walk = (Walk){.pass = pass, .graph = graph, .mode = mode};
     walk->first_op = pass->first_op;
-    walk->stop_op = -1;
+    walk->stop_op = walk->started = walk->returning = -1;
     walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
     walk->saved = g_new0(OpSaved, n_ops);
     walk->saves = g_new0(gboolean, n_ops);
@@ -296,7 +303,7 @@ void walk_free_tensor(Walk *walk, int tensor)
     walk->alive[tensor] = FALSE;
 }
 
-/* The rows change ranks: compute waits for the exchange, which waits for compute. */
+/* The rows change ranks: the exchange waits for compute, and compute, later, for it. */
 static void emit_exchange(const LayerPass *pass, int op, gboolean backward, Place from, Place to)
 {
     Emitter *emitter = pass->emitter;
@@ -315,7 +322,11 @@ static void emit_exchange(const LayerPass *pass, int op, gboolean backward, Plac
     emit_operand(emitter, from);
     emit_operand(emitter, to);
     emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
-    emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
+}
+
+static void emit_exchange_wait(const LayerPass *pass)
+{
+    emit_wait(pass->emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
 }
 
 /* Counts go first, and for tokens the order of their slots; the host must know them before it can size the exchange. */
@@ -337,7 +348,9 @@ static void emit_counts_exchange(const Walk *walk, int op, int n_host_syncs)
     emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
     emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
     for (int i = 0; i < n_host_syncs; i++) {
-        emit(emitter, INSTR_HOST_SYNC, STREAM_COMPUTE)->host_ns = emitter->device->host_sync_ns;
+        Instr *sync = emit(emitter, INSTR_HOST_SYNC, STREAM_COMPUTE);
+        sync->host_ns = emitter->device->host_sync_ns;
+        sync->op = op;
     }
 }
 
@@ -383,7 +396,7 @@ static void emit_op_value(const Walk *walk, int op, gboolean backward, const Pla
 static ExchangePlaces exchange_places(const Walk *walk, int op, gboolean backward, const Place *douts)
 {
     const Op *info = graph_op(walk->graph, op);
-    ExchangePlaces places = {.arrived = {ARG_FRAME, frame_workspace(walk->graph)}};
+    ExchangePlaces places = {.arrived = {ARG_FRAME, frame_exchange(walk->graph)}};
     if (op_class(info->kind)->to_experts) {
         places.own = backward ? (Place){ARG_FRAME, frame_grad(walk->graph, op, 0)} : walk_tensor(walk, walk->storage[info->inputs[0]]);
     } else {
@@ -392,36 +405,114 @@ static ExchangePlaces exchange_places(const Walk *walk, int op, gboolean backwar
     return places;
 }
 
-void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts)
+static gboolean op_exchanges(const Graph *graph, int op)
+{
+    return op_class(graph_op(graph, op)->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && graph->ep_size > 1;
+}
+
+int layer_exchange_start(const Graph *graph, int op)
+{
+    int start = 0;
+    for (int i = 0; i < graph_op(graph, op)->n_inputs; i++) {
+        int tensor = graph_op(graph, op)->inputs[i];
+        start = tensor >= 0 ? MAX(start, graph_tensor(graph, tensor)->producer + 1) : start;
+    }
+    return token_dispatch_follows(graph_op(graph, op)) ? op : start;
+}
+
+/* Sends the rows of a dispatch, their counts before them; cost loses the host synchronisations that this takes. */
+static void send_to_experts(const Walk *walk, int op, OpCost *cost)
+{
+    const LayerPass *pass = walk->pass;
+    const Op *info = graph_op(walk->graph, op);
+    ExchangePlaces places = exchange_places(walk, op, FALSE, NULL);
+    emit_alloc(pass->emitter, STREAM_COMPUTE, places.arrived, cost->workspace_bytes, MEM_WORKSPACE);
+    if (!dispatch_is_padded(info) && !token_dispatch_follows(info)) {
+        emit_counts_exchange(walk, op, cost->n_host_syncs);
+        cost->n_host_syncs = 0;
+    }
+    emit_exchange(pass, op, FALSE, places.own, places.arrived);
+}
+
+void walk_start_exchange(Walk *walk, int op, int end_op)
+{
+    for (int d = op + 1; d < end_op; d++) {
+        gboolean is_dispatch = op_exchanges(walk->graph, d) && op_class(graph_op(walk->graph, d)->kind)->to_experts;
+        gboolean is_cached = walk->in_recompute && walk->mode == SAVE_SELECTED && walk_keeps_op(walk, d);
+        if (is_dispatch && !is_cached && layer_exchange_start(walk->graph, d) == op) {
+            OpView view = walk_view(walk, d);
+            OpCost cost = {0};
+            op_class(view.op->kind)->forward_cost(&view, &cost);
+            send_to_experts(walk, d, &cost);
+            walk->started = d;
+        }
+    }
+}
+
+void walk_end_exchange(Walk *walk, int op, int tensor)
+{
+    int d = walk->returning;
+    if (d < 0) {
+        return;
+    }
+    gboolean is_read = tensor >= 0 ? tensor == graph_op(walk->graph, d)->inputs[0] : op < layer_exchange_start(walk->graph, d);
+    if (is_read) {
+        emit_exchange_wait(walk->pass);
+        emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_exchange(walk->graph)});
+        walk->returning = -1;
+    }
+}
+
+/* An operator with an exchange. */
+static void compute_exchanged(Walk *walk, int op, OpCost *cost, const Place *douts)
 {
     const LayerPass *pass = walk->pass;
     gboolean backward = douts != NULL;
     OpKind kind = graph_op(walk->graph, op)->kind;
-    gboolean exchanges = op_class(kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && walk->graph->ep_size > 1;
-    gboolean exchange_first = op_class(kind)->to_experts != backward;
-    gboolean needs_workspace = cost->workspace_bytes > 0 || exchanges; /* a rank may get no rows, its workspace has a name */
-    ExchangePlaces places = {0};
-    if (exchanges) {
-        places = exchange_places(walk, op, backward, douts);
-    }
-    if (needs_workspace) {
-        emit_alloc(pass->emitter, STREAM_COMPUTE, (Place){ARG_FRAME, frame_workspace(walk->graph)}, cost->workspace_bytes,
-                   MEM_WORKSPACE);
-    }
-    if (exchanges && exchange_first) {
-        if (!backward && !dispatch_is_padded(graph_op(walk->graph, op)) && !token_dispatch_follows(graph_op(walk->graph, op))) {
-            emit_counts_exchange(walk, op, cost->n_host_syncs);
-            cost->n_host_syncs = 0;
+    ExchangePlaces places = exchange_places(walk, op, backward, douts);
+    if (op_class(kind)->to_experts && !backward) {
+        if (walk->started == op) {
+            cost->n_host_syncs = dispatch_is_padded(graph_op(walk->graph, op)) ? cost->n_host_syncs : 0;
+        } else {
+            send_to_experts(walk, op, cost);
         }
+        walk->started = -1;
+        emit_exchange_wait(pass);
+    } else {
+        emit_alloc(pass->emitter, STREAM_COMPUTE, places.arrived, cost->workspace_bytes, MEM_WORKSPACE);
+    }
+    if (!op_class(kind)->to_experts && backward) {
         emit_exchange(pass, op, backward, places.own, places.arrived);
+        emit_exchange_wait(pass);
     }
     emit_cost(pass->emitter, STREAM_COMPUTE, cost, (int)kind, op);
-    emit_op_value(walk, op, backward, douts, exchanges ? &places : NULL);
-    if (exchanges && !exchange_first) {
+    emit_op_value(walk, op, backward, douts, &places);
+    if (op_class(kind)->to_experts == backward) {
         emit_exchange(pass, op, backward, places.arrived, places.own);
+        if (backward && layer_exchange_start(walk->graph, op) < op) {
+            walk->returning = op;
+            return;
+        }
+        emit_exchange_wait(pass);
     }
-    if (needs_workspace) {
-        emit_free(pass->emitter, (Place){ARG_FRAME, frame_workspace(walk->graph)});
+    emit_free(pass->emitter, places.arrived);
+}
+
+void walk_compute(Walk *walk, int op, OpCost *cost, const Place *douts)
+{
+    Emitter *emitter = walk->pass->emitter;
+    Place workspace = {ARG_FRAME, frame_workspace(walk->graph)};
+    if (op_exchanges(walk->graph, op)) {
+        compute_exchanged(walk, op, cost, douts);
+        return;
+    }
+    if (cost->workspace_bytes > 0) {
+        emit_alloc(emitter, STREAM_COMPUTE, workspace, cost->workspace_bytes, MEM_WORKSPACE);
+    }
+    emit_cost(emitter, STREAM_COMPUTE, cost, (int)graph_op(walk->graph, op)->kind, op);
+    emit_op_value(walk, op, douts != NULL, douts, NULL);
+    if (cost->workspace_bytes > 0) {
+        emit_free(emitter, workspace);
     }
 }
 

@@ -26,6 +26,8 @@ typedef struct Walk {
     gboolean *alive;     /* by tensor */
     int stop_op;             /* operator in which a recomputation stops once its tensors to keep are made, or -1 */
     gboolean source_dies_early; /* nobody keeps the dying source for backward: it dies with the forward pass */
+    int started;             /* dispatch whose rows are on their way already, or -1 */
+    int returning;           /* dispatch whose backward has sent its rows, which nobody has waited for yet, or -1 */
     Place *grad;         /* by tensor; idx -1 = none */
     GArray *held;        /* GradHold */
 } Walk;
@@ -42,6 +44,7 @@ gint32 frame_grad(const Graph *graph, int op, int i);
 gint32 frame_sum(const Graph *graph, int op, int i);
 gint32 frame_param_grad(const Graph *graph, int param);
 gint32 frame_workspace(const Graph *graph);
+gint32 frame_exchange(const Graph *graph);
 gint32 frame_cut_grad(const Graph *graph);
 gint32 frame_host(const Graph *graph, int op, int slot);
 gint32 frame_back(const Graph *graph, int op, int slot);
@@ -79,7 +82,15 @@ void walk_alloc_tensor(Walk *walk, int tensor);
 void walk_free_tensor(Walk *walk, int tensor);
 
 /* Kernels of a pass of an operator, with its exchange where it stands. douts: gradients of its outputs; NULL = forward. */
-void walk_compute(const Walk *walk, int op, OpCost *cost, const Place *douts);
+void walk_compute(Walk *walk, int op, OpCost *cost, const Place *douts);
+
+/*
+ * Rows on their way while others compute. Before operator op of a forward pass: the exchange of a later dispatch starts
+ * here if op is the first behind what that reads. In backward the rows of a dispatch are waited for as late as they are
+ * read: before that operator's backward (tensor -1), or when another gradient of the tensor arrives.
+ */
+void walk_start_exchange(Walk *walk, int op, int end_op);
+void walk_end_exchange(Walk *walk, int op, int tensor);
 
 /* First and last operator that reads an expert parameter; FALSE if there is none. */
 gboolean walk_expert_range(const Walk *walk, int *ret_first, int *ret_last);

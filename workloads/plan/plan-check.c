@@ -140,7 +140,7 @@ static void check_moe(Plan *plan, JsonObject *root)
     int64_t rule_k = moe_capacity_rule_top_k(moe->capacity.rule);
     gboolean asks = moe->capacity.factor > 0 || moe->drop_target >= 0 || moe->pad || moe->balance != PLAN_BALANCE_NONE ||
                     moe->redundant_experts > 0 || moe->placement != PLAN_PLACEMENT_LINEAR ||
-                    moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL;
+                    moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL || moe->shared_overlap;
     if (model->n_experts == 0) {
         if (asks) {
             json_object_fail(root, "moe", "has no effect: %s has no experts; leave it out", model->name);
@@ -154,6 +154,9 @@ static void check_moe(Plan *plan, JsonObject *root)
                          moe_capacity_rule_name(moe->capacity.rule), rule_k, model->name, model->top_k);
     } else if (moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL && plan->ep == 1) {
         json_object_fail(root, "moe", "dispatch has no effect without expert parallelism; set parallel.ep or leave it out");
+    } else if (moe->shared_overlap && (plan->ep == 1 || model->shared_width == 0)) {
+        json_object_fail(root, "moe", "shared_overlap has no effect: %s; leave it out",
+                         plan->ep == 1 ? "without expert parallelism no rows travel" : "the model has no shared experts");
     } else if (plan_sends_tokens(plan) && moe->pad) {
         json_object_fail(root, "moe", "pad_to_capacity is defined for a row per choice; use dispatch \"all_to_all\" or \"hierarchical\"");
     } else if (moe->pad && moe->redundant_experts > 0) {

@@ -137,6 +137,7 @@ void read_moe(Plan *plan, JsonObject *root)
     read_capacity(&plan->moe, object);
     read_balance(&plan->moe, object);
     plan->moe.dispatch = (PlanDispatch)json_object_choice(object, "dispatch", dispatches, N_PLAN_DISPATCHES, 0);
+    plan->moe.shared_overlap = json_object_bool(object, "shared_overlap", FALSE);
     plan_refuse_number(object, "overlap_chunks", 1);
     json_object_end(object);
 }

@@ -43,6 +43,7 @@ typedef struct PlanMoe {
     int64_t redundant_experts; /* slots for copies, beside one for each expert */
     PlanPlacement placement;
     PlanDispatch dispatch;
+    gboolean shared_overlap; /* shared experts run while rows travel to the routed ones */
     int64_t replace_every; /* steps between two placements by the loads since; 0 = never moved */
 } PlanMoe;
 

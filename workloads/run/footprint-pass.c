@@ -1,6 +1,7 @@
 #include "workloads/run/footprint-pass.h"
 
 #include "sim/base/dtype.h"
+#include "workloads/lower/layer.h"
 
 /* Places of one operator. */
 enum { AT_PRE = 0, AT_KERNELS = 8, AT_ARRIVE = 9, AT_END = AT_ARRIVE + OP_INPUTS_MAX, AT_POST, STRIDE = AT_POST + 7 };
@@ -23,54 +24,12 @@ typedef struct GradBytes {
 } GradBytes;
 
 typedef struct Grads {
+    const Graph *graph;
     GArray *buffers; /* GradBytes */
     int *of_tensor;  /* index, or -1 */
+    int returning;   /* dispatch whose rows nobody has waited for yet, or -1; the bytes of their buffer */
+    int64_t returning_bytes;
 } Grads;
-
-int64_t pass_round(int64_t bytes)
-{
-    const int64_t unit = 512;
-    return (MAX(bytes, 1) + unit - 1) / unit * unit;
-}
-
-Profile profile_then(Profile first, Profile second)
-{
-    return (Profile){first.net_bytes + second.net_bytes, MAX(first.peak_bytes, first.net_bytes + second.peak_bytes)};
-}
-
-void timeline_init(Timeline *timeline, int n)
-{
-    *timeline = (Timeline){g_new0(int64_t, n), g_new0(int64_t, n), n};
-}
-
-void timeline_alive(Timeline *timeline, int64_t bytes, int from, int to)
-{
-    timeline->born[from] += bytes;
-    timeline->dead[to] += bytes;
-}
-
-void timeline_born(Timeline *timeline, int64_t bytes, int at)
-{
-    timeline->born[at] += bytes;
-}
-
-void timeline_dead(Timeline *timeline, int64_t bytes, int at)
-{
-    timeline->dead[at] += bytes;
-}
-
-Profile timeline_end(Timeline *timeline)
-{
-    Profile profile = {0, 0};
-    for (int i = 0; i < timeline->n; i++) {
-        profile.net_bytes += timeline->born[i];
-        profile.peak_bytes = MAX(profile.peak_bytes, profile.net_bytes);
-        profile.net_bytes -= timeline->dead[i];
-    }
-    g_free(timeline->born);
-    g_free(timeline->dead);
-    return profile;
-}
 
 void timeline_unshard(Timeline *timeline, const GroupBytes *group, int at)
 {
@@ -247,6 +206,15 @@ static gboolean expert_range(const PassSpec *spec, int *ret_first, int *ret_last
     return *ret_first >= 0;
 }
 
+/* Rows of a dispatch arrive while the operators before it run: where their buffer is born. */
+static int workspace_from(const Lives *lives, int o)
+{
+    const Graph *graph = lives->spec->graph;
+    const OpClass *class = op_class(graph_op(graph, o)->kind);
+    gboolean early = class->to_experts && graph->ep_size > 1 && layer_exchange_start(graph, o) < o;
+    return early ? forward_place(layer_exchange_start(graph, o)) + AT_PRE : forward_place(o) + AT_KERNELS;
+}
+
 static void forward_op(const Lives *lives, Timeline *timeline, int o)
 {
     OpView view = op_view(lives, o);
@@ -254,7 +222,7 @@ static void forward_op(const Lives *lives, Timeline *timeline, int o)
     int at = forward_place(o) + AT_KERNELS;
     OpCost cost = {0};
     op_class(view.op->kind)->forward_cost(&view, &cost);
-    timeline_alive(timeline, cost.workspace_bytes > 0 ? pass_round(cost.workspace_bytes) : 0, at, at);
+    timeline_alive(timeline, cost.workspace_bytes > 0 ? pass_round(cost.workspace_bytes) : 0, workspace_from(lives, o), at);
     for (int i = 0; lives->saves[o] && i < lives->saved[o].n_aux; i++) {
         int64_t bytes = pass_round(op_aux_bytes(&lives->saved[o].aux[i], lives->spec->rows));
         timeline_born(timeline, bytes, at);
@@ -327,7 +295,8 @@ static void recompute_op(const Lives *lives, Timeline *timeline, int o, int end)
     int at = forward_place(o) + AT_KERNELS;
     OpCost cost = {0};
     op_class(view.op->kind)->forward_cost(&view, &cost);
-    timeline_alive(timeline, !cached && cost.workspace_bytes > 0 ? pass_round(cost.workspace_bytes) : 0, at, at);
+    timeline_alive(timeline, !cached && cost.workspace_bytes > 0 ? pass_round(cost.workspace_bytes) : 0, workspace_from(lives, o),
+                   at);
     for (int i = 0; !cached && lives->saves[o] && i < lives->saved[o].n_aux; i++) {
         timeline_born(timeline, pass_round(op_aux_bytes(&lives->saved[o].aux[i], lives->spec->rows)), at);
     }
@@ -369,6 +338,15 @@ static void grads_release(Grads *grads, Timeline *timeline, int buffer, int at)
     }
 }
 
+/* The rows of a dispatch are back before a place: their buffer is free. */
+static void grads_end_exchange(Grads *grads, Timeline *timeline, int before)
+{
+    if (grads->returning >= 0) {
+        timeline_dead(timeline, grads->returning_bytes, before - 1);
+        grads->returning = -1;
+    }
+}
+
 /* Meets what has come before: added in place where the sum has no other name, else a new sum is born. */
 static void grads_arrive(Grads *grads, Timeline *timeline, int tensor, int buffer, int at)
 {
@@ -376,6 +354,9 @@ static void grads_arrive(Grads *grads, Timeline *timeline, int tensor, int buffe
     if (old < 0) {
         grads->of_tensor[tensor] = buffer;
         return;
+    }
+    if (grads->returning >= 0 && graph_op(grads->graph, grads->returning)->inputs[0] == tensor) {
+        grads_end_exchange(grads, timeline, at);
     }
     if (g_array_index(grads->buffers, GradBytes, old).names > 1) {
         int64_t bytes = g_array_index(grads->buffers, GradBytes, old).bytes;
@@ -390,6 +371,8 @@ static void grads_init(Grads *grads, const Lives *lives)
 {
     const PassSpec *spec = lives->spec;
     const Graph *graph = spec->graph;
+    grads->graph = graph;
+    grads->returning = -1;
     grads->buffers = g_array_new(FALSE, TRUE, sizeof(GradBytes));
     grads->of_tensor = g_new(int, graph->tensors->len);
     for (guint t = 0; t < graph->tensors->len; t++) {
@@ -424,7 +407,14 @@ static void backward_kernels(const Lives *lives, Grads *grads, Timeline *timelin
 {
     OpView view = op_view(lives, o);
     int place = backward_place(lives, o), fresh[OP_INPUTS_MAX];
-    timeline_alive(timeline, workspace_bytes > 0 ? pass_round(workspace_bytes) : 0, place + AT_KERNELS, place + AT_KERNELS);
+    int64_t workspace = workspace_bytes > 0 ? pass_round(workspace_bytes) : 0;
+    timeline_born(timeline, workspace, place + AT_KERNELS);
+    if (op_class(view.op->kind)->to_experts && view.graph->ep_size > 1 && layer_exchange_start(view.graph, o) < o) {
+        grads->returning = o;
+        grads->returning_bytes = workspace;
+    } else {
+        timeline_dead(timeline, workspace, place + AT_KERNELS);
+    }
     for (int i = 0; i < view.op->n_params; i++) {
         timeline_born(timeline, op_trains_param(&view, i) ? whole_bytes(lives->spec->plan, op_weight(&view, i)) : 0, place + AT_KERNELS);
     }
@@ -498,6 +488,9 @@ static void backward_ops(const Lives *lives, Timeline *timeline)
     Grads grads;
     grads_init(&grads, lives);
     for (int o = spec->end - 1; o >= spec->first; o--) {
+        if (grads.returning >= 0 && o < layer_exchange_start(spec->graph, grads.returning)) {
+            grads_end_exchange(&grads, timeline, backward_place(lives, o));
+        }
         over[o] = lives->saves[o] ? backward_op(lives, &grads, timeline, o) : 0;
         for (int i = 0; lives->saves[o] && i < lives->saved[o].n_aux; i++) {
             int64_t bytes = is_moved(lives, o, SLOT_AUX + i) ? 0 : pass_round(op_aux_bytes(&lives->saved[o].aux[i], spec->rows));
@@ -505,6 +498,7 @@ static void backward_ops(const Lives *lives, Timeline *timeline)
         }
         timeline_dead(timeline, lives->saves[o] ? back_bytes(lives, o) : 0, over[o]);
     }
+    grads_end_exchange(&grads, timeline, final_place(lives->n_ops));
     for (guint t = 0; t < spec->graph->tensors->len; t++) {
         int producer = graph_tensor(spec->graph, (int)t)->producer;
         gboolean is_private = spec->keep != PASS_KEEP_ALL || !is_handed_on(lives, (int)t);

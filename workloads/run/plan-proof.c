@@ -271,7 +271,8 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
                             .capacity = plan->moe.capacity,
                             .capacity_scope = plan->seq_len * plan->micro_batch,
                             .capacity_adaptive = plan_capacity_is_measured(plan),
-                            .drop = plan->moe.drop};
+                            .drop = plan->moe.drop,
+                            .early_shared = plan->moe.shared_overlap};
     g_autoptr(Routing) routing = proof_routing(plan);
     g_autofree int64_t *capacities = layer_capacities(plan, routing);
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);

@@ -15,6 +15,7 @@ void rank_note_work(const RankAt *at)
     RankPrice *price = &at->rank->price;
     if (at->instr->kind == INSTR_HOST_SYNC) {
         price->n_syncs++;
+        price->sync_op = at->instr->op;
         return;
     }
     price->n_works++;
@@ -76,7 +77,12 @@ gboolean rank_check_price(const RankAt *at, GError **error)
         [VALUE_DESCEND] = ANY,
     };
     RankPrice price = at->rank->price;
-    at->rank->price = (RankPrice){.op = -1};
+    at->rank->price = (RankPrice){.op = -1, .sync_op = -1};
+    if (price.n_syncs > 0 && price.sync_op >= 0 && price.sync_op != at->instr->op) { /* of an exchange that started ahead */
+        at->rank->price.n_syncs = price.n_syncs;
+        at->rank->price.sync_op = price.sync_op;
+        price.n_syncs = 0;
+    }
     if (at->instr->action == VALUE_FORWARD || at->instr->action == VALUE_BACKWARD) {
         return check_op(at, &price, error);
     }

@@ -62,7 +62,7 @@ typedef struct RankRouting {
 typedef struct RankPrice {
     int n_works, n_syncs;
     double flops;
-    gint32 op;
+    gint32 op, sync_op; /* of the kernels; of the synchronisations, which may stand further ahead; -1 = unknown */
 } RankPrice;
 
 typedef struct Rank {

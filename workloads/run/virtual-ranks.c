@@ -343,7 +343,7 @@ static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t
         rank->call = rank->instr = 0;
         rank->n_repeats = 0;
         rank->loss = 0;
-        rank->price = (RankPrice){.op = -1};
+        rank->price = (RankPrice){.op = -1, .sync_op = -1};
         memset(rank->n_marks, 0, sizeof rank->n_marks);
         for (int64_t i = 0; i < world->graphs->n_layers; i++) {
             memset(rank->routing[i].loads, 0, (size_t)plan->model->n_experts * sizeof(int64_t));
