@@ -40,6 +40,20 @@ double coll_domain_seconds(const Cluster *cluster, LawKind law, int64_t n_hops, 
     return seconds + (double)(n_hops - 1) * domain_hop_ns * 1e-9;
 }
 
+/*
+ * Share of a NIC's rate that rings keep where they leave a leaf or a pod: a ring of each place in a node crosses its
+ * uplinks once, whatever number of nodes it joins there.
+ */
+static double ring_frac(const Cluster *cluster, int64_t n_domains)
+{
+    const Device *device = cluster->device;
+    double leaf = device->leaf_uplink_frac > 0.0 ? device->leaf_uplink_frac : 1.0;
+    double pod = leaf * (device->pod_uplink_frac > 0.0 ? device->pod_uplink_frac : 1.0);
+    int64_t in_leaf = device->nodes_per_leaf, in_pod = in_leaf * device->leaves_per_pod;
+    double frac = in_leaf > 0 && n_domains > in_leaf ? fmin(1.0, (double)in_leaf * leaf) : 1.0;
+    return in_pod > 0 && n_domains > in_pod ? fmin(frac, (double)in_pod * pod) : frac;
+}
+
 double coll_outside_seconds(const Cluster *cluster, int64_t n_hops, double moved)
 {
     double latency = (double)n_hops * (double)cluster->device->scale_out_latency_ns * 1e-9;
@@ -62,7 +76,7 @@ double coll_gather_seconds(const Cluster *cluster, LawKind law, const CollGroup 
     }
     if (n_domains > 1) {
         double moved = bytes * (double)(n_domains - 1) / n;
-        outside = coll_outside_seconds(cluster, n_domains - 1, moved) +
+        outside = coll_outside_seconds(cluster, n_domains - 1, moved / ring_frac(cluster, n_domains)) +
                   law_link_fixed_seconds(&cluster->device->laws->fits[law]);
     }
     return fmax(inside, outside);

@@ -18,6 +18,16 @@ static int64_t pod_of(const Topology *topology, int64_t node)
     return topology->nodes_per_pod > 0 ? node / topology->nodes_per_pod : 0;
 }
 
+int64_t topology_leaf(const Topology *topology, int64_t node)
+{
+    return leaf_of(topology, node, 0);
+}
+
+int64_t topology_pod(const Topology *topology, int64_t node)
+{
+    return pod_of(topology, node);
+}
+
 /* Capacity of what joins the NICs of `nodes` nodes upward. */
 static double uplink(const Topology *topology, int64_t nodes, int64_t nics, double fraction)
 {

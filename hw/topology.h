@@ -60,6 +60,10 @@ int64_t topology_host(int64_t node);
  */
 int topology_path(const Topology *topology, int64_t from, int64_t to, TopologyLink *ret_links, GError **error);
 
+/* Leaf (of the first rail) and pod that a node hangs on. */
+int64_t topology_leaf(const Topology *topology, int64_t node);
+int64_t topology_pod(const Topology *topology, int64_t node);
+
 /* Number of a link among all links of the cluster; of how many. */
 int64_t topology_number(const Topology *topology, TopologyLink link);
 int64_t topology_n_links(const Topology *topology);

@@ -3,7 +3,10 @@
  *
  * All members of a group wait for the busiest one, in each direction and at each level of the network.
  */
+#include <math.h>
+
 #include "hw/exchange.h"
+#include "hw/topology.h"
 #include "workloads/lower/lowering.h"
 
 /* Traffic of a group in rows: what the busiest rank keeps, and sends or receives, whichever is more. */
@@ -124,6 +127,53 @@ static Traffic token_traffic(const Exchange *e, const int64_t *splits, int64_t e
     return busiest;
 }
 
+/* Rows, or tokens, from a source to ranks of a domain that cross the fabric. */
+static int64_t rows_to_domain(const Exchange *e, const int64_t *splits, int64_t even, int64_t source, int64_t domain)
+{
+    int64_t rows = 0;
+    if (plan_sends_tokens(e->plan)) {
+        return tokens_to_domain(e, splits, even, source, domain);
+    }
+    for (int64_t dest = domain * e->per; dest < (domain + 1) * e->per; dest++) {
+        rows += rows_between(e, source, dest);
+    }
+    return rows;
+}
+
+/*
+ * Rows over the busiest uplink of a leaf, or of a pod, over the uplink's capacity in NICs: what a NIC would have to move to
+ * take as long. Ranks of other groups below the same switch do as this group's do. 0 where no uplink can fill.
+ */
+static double uplink_rows(const Exchange *e, const int64_t *splits, int64_t even, gboolean pods)
+{
+    const Cluster *cluster = e->plan->cluster;
+    int64_t gpus = cluster->gpus_per_node, n_nodes = quantity_div_up(e->n, gpus);
+    Topology topology;
+    topology_init(&topology, cluster);
+    if (pods ? !topology.pod_binds : !topology.leaf_binds) {
+        return 0.0;
+    }
+    int64_t below = gpus * (pods ? topology.nodes_per_pod : topology.nodes_per_leaf);
+    int64_t n_switches = (n_nodes - 1) / MAX(below / gpus, 1) + 1;
+    g_autofree double *moved = g_new0(double, 3 * n_switches); /* up, down, ranks of the group */
+    for (int64_t source = 0; source < e->n; source++) {
+        int64_t from = source / below;
+        moved[3 * from + 2] += 1.0;
+        for (int64_t domain = 0; domain < e->n / e->per; domain++) {
+            int64_t to = domain * e->per / below;
+            double rows = from != to ? (double)rows_to_domain(e, splits, even, source, domain) : 0.0;
+            moved[3 * from] += rows;
+            moved[3 * to + 1] += rows;
+        }
+    }
+    double most = 0.0, nics = topology.capacity[pods ? TOPOLOGY_POD_UP : TOPOLOGY_LEAF_UP] / cluster->scale_out_bytes_per_s;
+    nics *= topology.rails && !pods ? (double)topology.nics_per_node : 1.0; /* a leaf a rail: all of them together */
+    for (int64_t s = 0; s < n_switches; s++) {
+        most = fmax(most, fmax(moved[3 * s], moved[3 * s + 1]) * (double)below / fmax(moved[3 * s + 2], 1.0));
+    }
+    return most / nics;
+}
+
 /* A library that sends each token once. */
 static void price_stack(const Exchange *e, const Traffic *traffic, int64_t row, AllToAll *ret)
 {
@@ -183,6 +233,8 @@ AllToAll lowering_price_exchange(const Lowering *lowering, int table)
     Traffic traffic = tokens ? token_traffic(&e, splits, even)
                       : plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_traffic(&e)
                                                                            : direct_traffic(&e);
+    double uplink = fmax(uplink_rows(&e, splits, even, FALSE), uplink_rows(&e, splits, even, TRUE));
+    traffic.outside = MAX(traffic.outside, (int64_t)ceil(uplink));
     exchange.bytes = traffic.sent * row;
     if (plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER) {
         price_gather(&e, &group, row, &exchange);
