@@ -32,11 +32,18 @@ static gboolean members_values(const RankAt *ats, int64_t n, int operand, const 
     return TRUE;
 }
 
+/* What is priced is what is moved. */
+static gboolean check_bytes(const RankAt *at, int64_t bytes, GError **error)
+{
+    return at->instr->bytes == bytes || rank_fail(at, error, "moves %" G_GINT64_FORMAT " bytes, priced are %" G_GINT64_FORMAT, bytes,
+                                                  at->instr->bytes);
+}
+
 static gboolean all_gather(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->compute;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error)) {
+    if (!members_values(ats, n, 0, parts, error) || !check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
         return FALSE;
     }
     int64_t numel = tensor_numel(parts[0]), chunk = numel / n;
@@ -66,7 +73,7 @@ static gboolean reduce_scatter(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->reduce;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error)) {
+    if (!members_values(ats, n, 0, parts, error) || !check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
         return FALSE;
     }
     g_autoptr(Tensor) sum = sum_of(parts, n);
@@ -85,7 +92,7 @@ static gboolean all_reduce(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->reduce;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error)) {
+    if (!members_values(ats, n, 0, parts, error) || !check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
         return FALSE;
     }
     g_autoptr(Tensor) sum = sum_of(parts, n);

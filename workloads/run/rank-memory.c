@@ -265,6 +265,13 @@ gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype d
         }
         return FALSE;
     }
+    int tag = rank_tag(at, buffer);
+    if (tag != RANK_ANY_TAG && tag != buffer->tag) {
+        g_autofree char *what = g_strdup_printf("is counted as %s, what is written are %s", result_mem_tag_name((MemTag)buffer->tag),
+                                                result_mem_tag_name((MemTag)tag));
+        tensor_free(value);
+        return fail_buffer(at, buffer, what, error);
+    }
     if (buffer->value != value) {
         tensor_free(buffer->value);
         buffer->value = value;

@@ -345,7 +345,8 @@ static gboolean update(const RankAt *at, GError **error)
 {
     RankSite *own;
     const Plan *plan = at->rank->world->plan;
-    const FsdpGroup *group = operand_group(at, 0, FSDP_GRAD, &own, error);
+    gboolean on_host = program_operand(at->segment, at->instr, 0).idx == FSDP_HOST_GRAD;
+    const FsdpGroup *group = operand_group(at, 0, on_host ? FSDP_HOST_GRAD : FSDP_GRAD, &own, error);
     const Tensor *grad = group != NULL ? rank_read(at, rank_operand(at, 0), error) : NULL;
     int64_t first = 0, grad_first = 0;
     if (grad == NULL || !rank_note_write(at, &own->guard, error)) {

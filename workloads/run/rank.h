@@ -134,6 +134,10 @@ gboolean rank_follow_ledger(const RankAt *at, GError **error);
 void rank_note_counts(const RankAt *at, RankRouting *routing);
 gboolean rank_knows_counts(const RankAt *at, const RankRouting *routing);
 
+/* The MemTag of what an instruction writes into a buffer, or any. */
+enum { RANK_ANY_TAG = -1 };
+int rank_tag(const RankAt *at, const RankBuffer *buffer);
+
 /* COMPUTE and HOST_SYNC are noted, and are those of the VALUE that follows. */
 void rank_note_work(const RankAt *at);
 gboolean rank_check_price(const RankAt *at, GError **error);

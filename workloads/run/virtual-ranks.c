@@ -181,9 +181,7 @@ static gboolean run_instr(const RankAt *at, GError **error)
     case INSTR_VALUE:
         return run_value(at, error);
     case INSTR_COMPUTE:
-        if (at->instr->label != LABEL_OPTIMIZER) {
-            rank_note_work(at);
-        }
+        rank_note_work(at);
         return TRUE;
     case INSTR_MARK:
         at->rank->n_marks[at->instr->phase]++;

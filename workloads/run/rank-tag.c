@@ -1,0 +1,58 @@
+/*
+ * Under which name memory is counted follows from what is written there, whatever the program says of it.
+ */
+#include "workloads/lower/walk.h"
+#include "workloads/run/rank.h"
+
+/* Of a buffer of the frame. */
+static int frame_tag(const Graph *graph, gint32 at)
+{
+    if (at < frame_aux(graph, 0, 0)) {
+        return (int)graph_tensor(graph, at)->tag;
+    }
+    if (at < frame_grad(graph, 0, 0)) {
+        return MEM_ACTIVATIONS;
+    }
+    if (at < frame_param_grad(graph, 0)) {
+        gint32 first = at < frame_sum(graph, 0, 0) ? frame_grad(graph, 0, 0) : frame_sum(graph, 0, 0);
+        const Op *op = graph_op(graph, (at - first) / OP_INPUTS_MAX);
+        return (int)graph_tensor(graph, op->inputs[(at - first) % OP_INPUTS_MAX])->tag;
+    }
+    return at < frame_workspace(graph) ? MEM_GRADIENTS : at == frame_workspace(graph) ? MEM_WORKSPACE : RANK_ANY_TAG;
+}
+
+/* Of a buffer of a group; what stays gathered is part of the parameters. */
+static int site_tag(const ProgramSite *site, gint32 idx)
+{
+    if (site->group->resident) {
+        return RANK_ANY_TAG;
+    }
+    return idx == FSDP_FLAT || idx == FSDP_CAST || idx >= FSDP_PARAMS ? MEM_UNSHARDED : MEM_GRADIENTS;
+}
+
+int rank_tag(const RankAt *at, const RankBuffer *buffer)
+{
+    const Graph *graph = at->segment->graph;
+    gint32 idx = (gint32)(buffer - at->rank->buffers) - at->call->frame;
+    if (graph != NULL && idx >= 0 && idx < layer_frame_buffers(graph)) {
+        return frame_tag(graph, idx);
+    }
+    for (int i = 0; i < at->instr->n_operands; i++) {
+        Place place = program_operand(at->segment, at->instr, i);
+        if (rank_operand(at, i) != buffer || place.arg == ARG_FRAME) {
+            continue;
+        }
+        const ProgramSite *site = program_site(at->rank->program, at->call->args[place.arg]);
+        if (site != NULL) {
+            return site_tag(site, place.idx);
+        }
+        gint32 source = place.arg - ARG_SOURCES;
+        if (graph != NULL && place.arg == ARG_OUTPUT) {
+            return (int)graph_tensor(graph, g_array_index(graph->outputs, int, 0))->tag;
+        }
+        if (graph != NULL && source >= 0 && source < (gint32)graph->inputs->len) {
+            return (int)graph_tensor(graph, g_array_index(graph->inputs, int, source))->tag;
+        }
+    }
+    return RANK_ANY_TAG;
+}
