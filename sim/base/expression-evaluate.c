@@ -162,7 +162,7 @@ static gboolean evaluate_call(const Evaluation *run, guint idx, const Node *node
 {
     double result = 0;
     for (guint i = 0; i < node->n; i++) {
-        double x;
+        double x = 0;
         if (!evaluate_as(run, operand(run, node, i), EXPRESSION_NUMBER, &x)) {
             return FALSE;
         }
@@ -209,7 +209,7 @@ static gboolean evaluate_binary(const Evaluation *run, guint idx, const Node *no
     if (node->op == OPERATOR_AND || node->op == OPERATOR_OR) {
         return evaluate_junction(run, node, ret_value);
     }
-    double x[2];
+    double x[2] = {0, 0};
     return evaluate_as(run, operand(run, node, 0), EXPRESSION_NUMBER, &x[0]) &&
            evaluate_as(run, operand(run, node, 1), EXPRESSION_NUMBER, &x[1]) && compute(run, idx, node->op, x, ret_value);
 }
