@@ -81,7 +81,7 @@ static char *title_text(const SweepRun *run, const SearchResult *result)
     g_autoptr(GString) text = g_string_new(NULL);
     g_string_append_printf(text,
                            "%s: %" G_GINT64_FORMAT " combinations in %" G_GINT64_FORMAT " layouts, %" G_GINT64_FORMAT
-                           " of them valid; %" G_GINT64_FORMAT " have no room for what lives between steps, %" G_GINT64_FORMAT
+                           " of them valid; %" G_GINT64_FORMAT " cannot fit, %" G_GINT64_FORMAT
                            " cannot be among the best; %" G_GINT64_FORMAT " combinations evaluated",
                            run->sweep->name, run->sweep->n_points, result->n_nodes, result->n_bounded, result->n_without_room,
                            result->n_pruned, result->n_evaluated);
@@ -89,14 +89,18 @@ static char *title_text(const SweepRun *run, const SearchResult *result)
     text_append_wrapped(out, text->str, LABEL, WIDTH);
     g_string_append_printf(out, "%-*s%s, %s is better\n", LABEL, "Objective", goal->path, goal->maximize ? "higher" : "lower");
     g_string_truncate(text, 0);
+    gboolean full = (int64_t)result->best->len >= MAX(run->sweep->top, 1);
     if (!result->is_proven && !isfinite(result->unvisited)) {
         g_string_append(text, "nothing: it was interrupted before all layouts were bounded");
-    } else if (!isfinite(result->unvisited)) {
+    } else if (!result->is_proven) {
+        g_string_append_printf(text, "no combination has %s %s %.6g; interrupted, so some may be better than the best here", goal->path,
+                               goal->maximize ? "above" : "below", result->unvisited);
+    } else if (!full) {
         g_string_append(text, "every combination that can fit was evaluated");
     } else {
-        g_string_append_printf(text, "no combination that was not evaluated has %s %s %.6g%s", goal->path,
-                               goal->maximize ? "above" : "below", result->unvisited,
-                               result->is_proven ? "" : "; interrupted, so some of them may be better than the best here");
+        g_string_append_printf(text, "no combination that was not evaluated has %s %s %.6g, that of the last row here", goal->path,
+                               goal->maximize ? "above" : "below",
+                               g_array_index(result->best, SearchBest, result->best->len - 1).objective);
     }
     g_string_append_printf(out, "%-*s", LABEL, "Proven");
     text_append_wrapped(out, text->str, LABEL, WIDTH);

@@ -2,34 +2,41 @@
 
 #include "workloads/lower/lower.h"
 
+/* ---- time ---- */
+
 /* Chains of one call: how long after the call's beginning on the compute stream; −1 = not known to be after it. */
 typedef struct Chains {
     SimTime streams[N_STREAMS];
     GHashTable *tokens; /* place → SimTime + 1 */
 } Chains;
 
-/* What one run of a segment takes at least. */
-typedef struct SegmentBound {
+/* What runs of a segment take at least, and sums of it. */
+typedef struct TimeBound {
     gboolean is_known;
     SimTime chain_ns, busy_ns[N_STREAMS];
-} SegmentBound;
-
-/* Sums over calls. */
-typedef struct Sum {
-    SimTime chain_ns, busy_ns[N_STREAMS];
-} Sum;
+} TimeBound;
 
 static gpointer place_key(Place place)
 {
     return GSIZE_TO_POINTER(((gsize)(guint32)(place.arg + 1) << 32 | (guint32)place.idx) + 1);
 }
 
-static void chain_instr(Chains *chains, const Instr *instr)
+/* Duration at the clock of the program, or at whatever clock makes it shortest. */
+static SimTime work_ns(const Instr *instr, gboolean at_best_clock)
+{
+    if (instr->kind != INSTR_COMPUTE && instr->kind != INSTR_COLLECTIVE) {
+        return 0;
+    }
+    SimTime most = MAX(0, MAX(instr->clock_ns[0], instr->clock_ns[1])), least = MIN(0, MIN(instr->clock_ns[0], instr->clock_ns[1]));
+    return at_best_clock ? MAX(0, instr->device_ns - most + least) : instr->device_ns;
+}
+
+static void chain_instr(Chains *chains, const Instr *instr, SimTime ns)
 {
     SimTime *at = &chains->streams[instr->stream];
     gpointer noted;
     if (instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE) {
-        *at += *at >= 0 ? instr->device_ns : 0;
+        *at += *at >= 0 ? ns : 0;
     } else if (instr->kind == INSTR_RECORD) {
         g_hash_table_insert(chains->tokens, place_key(instr->place), GSIZE_TO_POINTER((gsize)(*at + 1)));
     } else if (instr->kind == INSTR_WAIT &&
@@ -38,7 +45,7 @@ static void chain_instr(Chains *chains, const Instr *instr)
     }
 }
 
-static void bound_segment(const Segment *segment, SegmentBound *bound)
+static void bound_segment(const Segment *segment, gboolean at_best_clock, TimeBound *bound)
 {
     Chains chains = {.tokens = g_hash_table_new(NULL, NULL)};
     for (int s = 0; s < N_STREAMS; s++) {
@@ -46,46 +53,89 @@ static void bound_segment(const Segment *segment, SegmentBound *bound)
     }
     for (guint i = 0; i < segment->instrs->len; i++) {
         const Instr *instr = &g_array_index(segment->instrs, Instr, i);
-        gboolean is_work = instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE;
-        chain_instr(&chains, instr);
-        bound->busy_ns[instr->stream] += is_work ? instr->device_ns : 0;
+        SimTime ns = work_ns(instr, at_best_clock);
+        chain_instr(&chains, instr, ns);
+        bound->busy_ns[instr->stream] += ns;
     }
     bound->chain_ns = chains.streams[STREAM_COMPUTE];
     bound->is_known = TRUE;
     g_hash_table_unref(chains.tokens);
 }
 
-static void add_call(Sum *sum, const SegmentBound *bound, int64_t times)
+/* The bound of all calls, or of those of the layers alone. */
+static SimTime bound_ns(const Program *program, gboolean layers_alone)
 {
-    sum->chain_ns += times * bound->chain_ns;
-    for (int s = 0; s < N_STREAMS; s++) {
-        sum->busy_ns[s] += times * bound->busy_ns[s];
+    g_autofree TimeBound *bounds = g_new0(TimeBound, program->segments->len + 1);
+    TimeBound sum = {0};
+    for (guint c = 0; c < program->calls->len; c++) {
+        const Call *call = &g_array_index(program->calls, Call, c);
+        TimeBound *bound = &bounds[call->segment];
+        int64_t times = program_call_times(program, c);
+        if (layers_alone && call->layer < 0) {
+            continue;
+        }
+        if (!bound->is_known) {
+            bound_segment(program_segment(program, call->segment), layers_alone, bound);
+        }
+        sum.chain_ns += times * bound->chain_ns;
+        for (int s = 0; s < N_STREAMS; s++) {
+            sum.busy_ns[s] += times * bound->busy_ns[s];
+        }
     }
-}
-
-static SimTime larger_of(const Sum *sum)
-{
-    SimTime ns = sum->chain_ns;
+    SimTime ns = sum.chain_ns;
     for (int s = 0; s < N_STREAMS; s++) {
-        ns = MAX(ns, sum->busy_ns[s]);
+        ns = MAX(ns, sum.busy_ns[s]);
     }
     return ns;
 }
 
-void bound_of_program(const Program *program, Bound *ret_bound)
+/* ---- memory ---- */
+
+typedef struct Holding {
+    int64_t *sizes; /* by buffer; 0 = not alive, or not counted */
+    int64_t alive_bytes, peak_bytes;
+} Holding;
+
+/* What a call allocates counts or not; what it frees and renames may be what others allocated. */
+static void hold_call(Holding *holding, const Program *program, const Call *call, gboolean counts)
 {
-    g_autofree SegmentBound *bounds = g_new0(SegmentBound, program->segments->len + 1);
-    Sum all = {0}, layers = {0};
-    for (guint c = 0; c < program->calls->len; c++) {
-        const Call *call = &g_array_index(program->calls, Call, c);
-        SegmentBound *bound = &bounds[call->segment];
-        if (!bound->is_known) {
-            bound_segment(program_segment(program, call->segment), bound);
-        }
-        add_call(&all, bound, program_call_times(program, c));
-        if (call->layer >= 0) {
-            add_call(&layers, bound, program_call_times(program, c));
+    const GArray *instrs = program_segment(program, call->segment)->instrs;
+    for (guint i = 0; i < instrs->len; i++) {
+        const Instr *instr = &g_array_index(instrs, Instr, i);
+        if (instr->kind == INSTR_ALLOC && counts && instr->tier == TIER_HBM) {
+            holding->sizes[program_resolve(call, instr->place)] = instr->bytes;
+            holding->alive_bytes += instr->bytes;
+            holding->peak_bytes = MAX(holding->peak_bytes, holding->alive_bytes);
+        } else if (instr->kind == INSTR_FREE) {
+            int64_t *size = &holding->sizes[program_resolve(call, instr->place)];
+            holding->alive_bytes -= *size;
+            *size = 0;
+        } else if (instr->kind == INSTR_MOVE) {
+            int64_t *from = &holding->sizes[program_resolve(call, instr->place)];
+            int64_t size = *from;
+            *from = 0;
+            holding->sizes[program_resolve(call, instr->to)] = size;
         }
     }
-    *ret_bound = (Bound){larger_of(&all), larger_of(&layers), lower_static_bytes(program)};
+}
+
+static int64_t bound_bytes(const Program *program, gboolean layers_alone)
+{
+    g_autofree int64_t *sizes = g_new0(int64_t, program->n_buffers + 1);
+    Holding holding = {.sizes = sizes};
+    for (guint c = 0; c < program->calls->len; c++) {
+        const Call *call = &g_array_index(program->calls, Call, c);
+        hold_call(&holding, program, call, !layers_alone || call->layer >= 0);
+    }
+    return lower_static_bytes(program) + holding.peak_bytes;
+}
+
+void bound_of_program(const Program *program, Bound *ret_bound)
+{
+    *ret_bound = (Bound){
+        .step_ns = bound_ns(program, FALSE),
+        .layers_ns = bound_ns(program, TRUE),
+        .peak_bytes = bound_bytes(program, FALSE),
+        .layers_bytes = bound_bytes(program, TRUE),
+    };
 }

@@ -8,16 +8,18 @@
  * do. The larger of both is the bound. What a call waits for from other calls, hosts that are late, and works that slow
  * each other down make a step longer than that.
  *
- * Memory. What is alive between steps is alive at the peak.
+ * Memory. Buffers as they were asked for, in the order of the program: an allocator's blocks are no smaller.
+ *
+ * Both also from the layers alone, whatever embedding, head, loss and optimizer are: kernels then run at the clock that
+ * suits them best (lower/clock.h), and only buffers that calls of layers allocate are counted beside the static memory.
  */
 #pragma once
 
 #include "workloads/lower/program.h"
 
 typedef struct Bound {
-    SimTime step_ns;      /* step_run of the program gives at least that */
-    SimTime layers_ns;    /* the same from the layers alone: whatever embedding, head, loss and the rest of the step are */
-    int64_t static_bytes; /* ledger_run of the program has at least that as its peak */
+    SimTime step_ns, layers_ns;         /* step_run of the program gives at least that */
+    int64_t peak_bytes, layers_bytes;   /* ledger_run of the program has at least that as its peak */
 } Bound;
 
 void bound_of_program(const Program *program, Bound *ret_bound);

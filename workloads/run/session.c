@@ -32,7 +32,11 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, dou
     if (!run_groups_init(&groups, plan, graphs, error)) {
         return FALSE;
     }
-    bound_of_program(g_ptr_array_index(groups.programs, 0), ret_bound);
+    const Program *program = g_ptr_array_index(groups.programs, 0);
+    bound_of_program(program, ret_bound);
+    if (groups.routings->len > 0) { /* that program's rank is the hottest in every layer at once: none holds all of that */
+        ret_bound->peak_bytes = ret_bound->layers_bytes = lower_static_bytes(program);
+    }
     run_groups_clear(&groups);
     if (ret_flops_per_token != NULL) {
         ModelFlops flops;

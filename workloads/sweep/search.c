@@ -18,7 +18,7 @@ typedef struct ObjectiveClass {
     const char *path;
     gboolean maximize;
     double (*value)(const Result *result);
-    double (*bound)(const Plan *plan, double step_s, int64_t static_bytes, double flops_per_token);
+    double (*bound)(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token);
 } ObjectiveClass;
 
 static double step_value(const Result *result)
@@ -26,10 +26,10 @@ static double step_value(const Result *result)
     return result->step_time_s;
 }
 
-static double step_bound(const Plan *plan, double step_s, int64_t static_bytes, double flops_per_token)
+static double step_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
 {
     (void)plan;
-    (void)static_bytes;
+    (void)peak_bytes;
     (void)flops_per_token;
     return step_s;
 }
@@ -39,9 +39,9 @@ static double rate_value(const Result *result)
     return result->tokens_per_s;
 }
 
-static double rate_bound(const Plan *plan, double step_s, int64_t static_bytes, double flops_per_token)
+static double rate_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
 {
-    (void)static_bytes;
+    (void)peak_bytes;
     (void)flops_per_token;
     return (double)plan->global_batch * (double)plan->seq_len / step_s;
 }
@@ -51,9 +51,9 @@ static double gpu_rate_value(const Result *result)
     return result->tokens_per_s_per_gpu;
 }
 
-static double gpu_rate_bound(const Plan *plan, double step_s, int64_t static_bytes, double flops_per_token)
+static double gpu_rate_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
 {
-    return rate_bound(plan, step_s, static_bytes, flops_per_token) / (double)plan->cluster->n_ranks;
+    return rate_bound(plan, step_s, peak_bytes, flops_per_token) / (double)plan->cluster->n_ranks;
 }
 
 static double useful_rate_value(const Result *result)
@@ -66,9 +66,9 @@ static double tflops_value(const Result *result)
     return result->tflops_per_gpu;
 }
 
-static double tflops_bound(const Plan *plan, double step_s, int64_t static_bytes, double flops_per_token)
+static double tflops_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
 {
-    return flops_per_token * gpu_rate_bound(plan, step_s, static_bytes, flops_per_token) * 1e-12;
+    return flops_per_token * gpu_rate_bound(plan, step_s, peak_bytes, flops_per_token) * 1e-12;
 }
 
 static double mfu_value(const Result *result)
@@ -76,10 +76,10 @@ static double mfu_value(const Result *result)
     return result->mfu;
 }
 
-static double mfu_bound(const Plan *plan, double step_s, int64_t static_bytes, double flops_per_token)
+static double mfu_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
 {
     double peak = plan->cluster->device->peak_flops_per_s[plan->compute];
-    return flops_per_token * gpu_rate_bound(plan, step_s, static_bytes, flops_per_token) / peak;
+    return flops_per_token * gpu_rate_bound(plan, step_s, peak_bytes, flops_per_token) / peak;
 }
 
 static double peak_value(const Result *result)
@@ -87,12 +87,12 @@ static double peak_value(const Result *result)
     return (double)result->peak_memory_bytes;
 }
 
-static double peak_bound(const Plan *plan, double step_s, int64_t static_bytes, double flops_per_token)
+static double peak_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
 {
     (void)plan;
     (void)step_s;
     (void)flops_per_token;
-    return (double)static_bytes;
+    return (double)peak_bytes;
 }
 
 static const ObjectiveClass objectives[] = {
@@ -233,11 +233,12 @@ static double plan_bound(const Search *search, SweepWorker *worker, const Plan *
         return -(double)INFINITY; /* what is wrong with it shows when it is evaluated */
     }
     const Device *device = plan->cluster->device;
-    if (bound.static_bytes + device->non_framework_bytes > device->usable_bytes) {
+    int64_t peak_bytes = by_layers ? bound.layers_bytes : bound.peak_bytes;
+    double step_s = (double)(by_layers ? bound.layers_ns : bound.step_ns) * 1e-9;
+    if (peak_bytes + device->non_framework_bytes > device->usable_bytes) {
         return (double)INFINITY;
     }
-    double step_s = (double)(by_layers ? bound.layers_ns : bound.step_ns) * 1e-9;
-    double value = search->sign * search->objective->bound(plan, step_s, bound.static_bytes, flops_per_token);
+    double value = search->sign * search->objective->bound(plan, step_s, peak_bytes, flops_per_token);
     return isnan(value) ? -(double)INFINITY : value;
 }
 
@@ -370,6 +371,17 @@ static gboolean is_ruled_out(Search *search, double bound)
     return out;
 }
 
+/* A plan's own bound knows more than its node's; its layers have been lowered for the node before. */
+static gboolean is_leaf_ruled_out(Search *search, SweepWorker *worker, int64_t point)
+{
+    g_autoptr(Plan) plan = sweep_point_plan(worker, point);
+    if (plan == NULL) {
+        return TRUE;
+    }
+    double bound = plan_bound(search, worker, plan, FALSE);
+    return bound >= (double)INFINITY || is_ruled_out(search, bound);
+}
+
 static void *evaluate_job(void *worker, int64_t job, void *data)
 {
     Search *search = data;
@@ -379,6 +391,9 @@ static void *evaluate_job(void *worker, int64_t job, void *data)
             return NULL;
         }
         int64_t point = leaf_point(search, node->number, leaf);
+        if (search->deep.n_combinations > 1 && is_leaf_ruled_out(search, worker, point)) {
+            continue;
+        }
         SweepOutcome outcome;
         sweep_evaluate(worker, point, &outcome);
         double objective = (double)NAN;

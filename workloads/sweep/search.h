@@ -3,9 +3,9 @@
  *
  * Branch and bound. The axes are split: those that cut the loss change nothing in the layers of a model, and a node of the
  * tree is all combinations of them for one combination of the other axes. One of its plans is lowered, not run, and bounds
- * the whole node: a step takes at least what its layers take (run/bound.h), a rank holds at least what is alive between
- * steps. Nodes are then evaluated from the best bound on; a node whose bound is worse than the worst of the best points
- * found holds none of them, and neither does any node after it.
+ * the whole node: a step takes at least what its layers take, a rank holds at least what they hold (run/bound.h). Nodes
+ * are then gone through from the best bound on, each plan of them bounded for itself before it is run; a node whose bound is
+ * worse than the worst of the best points found holds none of them, and neither does any node after it.
  *
  * The points found are those that evaluating everything finds, ties going to the lower point; they do not depend on the
  * number of threads, though how many points were evaluated on the way may.
@@ -26,7 +26,7 @@ typedef struct SearchResult {
     int64_t n_without_room;             /* nodes none of whose plans can fit */
     int64_t n_pruned;                   /* nodes whose bound rules them out */
     int64_t n_evaluated;                /* points */
-    double unvisited;                   /* objective that no point which was not evaluated goes beyond; NAN when there is none */
+    double unvisited;                   /* stopped: objective that no point of the nodes left goes beyond; NAN when unknown, or none is left */
     gboolean is_proven;                 /* FALSE: it was stopped before its end */
 } SearchResult;
 
