@@ -93,7 +93,7 @@ static char *title_text(const SweepRun *run, const SearchResult *result)
     if (!result->is_proven && !isfinite(result->unvisited)) {
         g_string_append(text, "nothing: it was interrupted before all layouts were bounded");
     } else if (!result->is_proven) {
-        g_string_append_printf(text, "no combination has %s %s %.6g; interrupted, so some may be better than the best here", goal->path,
+        g_string_append_printf(text, "no combination that was not evaluated has %s %s %.6g; interrupted, so some may be better than the best here", goal->path,
                                goal->maximize ? "above" : "below", result->unvisited);
     } else if (!full) {
         g_string_append(text, "every combination that can fit was evaluated");
