@@ -35,7 +35,8 @@ static void test_presets(void **state)
 {
     static const char *const names[] = {"deepseek-v3-gb200-256", "kimi-k3-lora-128",    "kimi-k3-pretrain-1024", "kimi-linear-48b-64",
                                         "llama-3.1-405b-1024",   "llama-3.1-70b-64",    "mixtral-8x22b-128",     "qwen3-235b-256",
-                                        "qwen3-30b-8",           "qwen3-235b-mi355x-64"};
+                                        "qwen3-30b-8",           "qwen3-235b-mi355x-64", "kimi-k3-skew-1024",     "deepseek-v3-eplb-512",
+                                        "deepseek-v3-bias-256",  "qwen3-235b-capacity-256"};
     (void)state;
     for (size_t i = 0; i < G_N_ELEMENTS(names); i++) {
         GError *error = NULL;

@@ -131,6 +131,18 @@ static void check_routing(Plan *plan, JsonObject *root)
     }
 }
 
+/* Slots that shards split unevenly are padded on every rank. */
+static void warn_of_padding(Plan *plan)
+{
+    int64_t local = plan_expert_slots(plan) / plan->ep, shards = plan->efsdp;
+    if (plan->moe.redundant_experts > 0 && shards <= local && local % shards != 0) {
+        g_ptr_array_add(plan->warnings,
+                        g_strdup_printf("moe.redundant_experts %" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT
+                                        " slots per rank, which %" G_GINT64_FORMAT " expert-FSDP shards pad to %" G_GINT64_FORMAT,
+                                        plan->moe.redundant_experts, local, shards, quantity_round_up(local, shards)));
+    }
+}
+
 /* Capacities, copies and rules of balancing that do not fit the model or each other. */
 static void check_moe(Plan *plan, JsonObject *root)
 {
@@ -178,6 +190,9 @@ static void check_moe(Plan *plan, JsonObject *root)
         json_object_fail(root, "workload",
                          "routing.replicas %" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " expert-parallel groups of the cluster",
                          plan->routing_replicas, groups);
+    }
+    if (json_object_ok(root)) {
+        warn_of_padding(plan);
     }
 }
 
