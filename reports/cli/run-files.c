@@ -188,7 +188,9 @@ gboolean run_files_write(const char *dir, const Plan *plan, const Result *result
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_IO, "%s: %s", dir, g_strerror(errno));
         return FALSE;
     }
-    g_autoptr(RunRecord) record = run_record_new(plan, result->peak_rank, RECORD_KERNELS_MAX, error);
+    Plan settled = *plan; /* borrows; with the part of the DDR budget that the result used */
+    settled.cache_ddr_bytes = plan->has_cache ? result->tiers->ddr_budget_bytes : 0;
+    g_autoptr(RunRecord) record = run_record_new(&settled, result->peak_rank, RECORD_KERNELS_MAX, error);
     if (record == NULL) {
         return FALSE;
     }

@@ -4,195 +4,155 @@
 
 #include "hw/host-link.h"
 
-/* Branches after which the best found so far is taken: far more than the few kinds of a model need. */
-enum { BRANCHES_MAX = 20000, BISECTIONS = 20 };
+enum { BISECTIONS = 24 };
 
-/* Kinds in the order of worth per byte; of equals, the earlier. */
-typedef struct Search {
-    const KnapsackKind *kinds;
-    const int *order;
-    int n_kinds;
-    int64_t *now, *best; /* by place in the order */
-    double best_worth;
-    int64_t steps_left;
-    gboolean limited;
-} Search;
+/* From one corner of a kind's hull to the next. */
+typedef struct Rise {
+    int kind, corner, slot; /* slot: place of the corner among all */
+    int64_t bytes;
+    double seconds;
+} Rise;
 
-/* Most that kinds from `at` on could still be worth in that room: filled up in order, the last one cut. */
-static double fractional_bound(const Search *search, int at, int64_t room)
+static const CutPoint *corner_at(const ChoiceKind *kind, int corner)
 {
-    double worth = 0;
-    for (int i = at; i < search->n_kinds && room > 0; i++) {
-        const KnapsackKind *kind = &search->kinds[search->order[i]];
-        int64_t n = MIN(kind->n, room / kind->bytes);
-        worth += (double)n * kind->worth;
-        room -= n * kind->bytes;
-        if (n < kind->n) {
-            return worth + kind->worth * (double)room / (double)kind->bytes;
-        }
-    }
-    return worth;
+    return &g_array_index(kind->hull, CutPoint, corner);
 }
 
-static void branch(Search *search, int at, int64_t room, double worth)
+static int by_density(gconstpointer a, gconstpointer b)
 {
-    if (worth > search->best_worth) {
-        search->best_worth = worth;
-        memcpy(search->best, search->now, (size_t)search->n_kinds * sizeof *search->now);
-    }
-    if (at == search->n_kinds || (search->limited && search->steps_left-- <= 0)) {
-        return;
-    }
-    const KnapsackKind *kind = &search->kinds[search->order[at]];
-    for (int64_t n = MIN(kind->n, room / kind->bytes); n >= 0; n--) {
-        double bound = worth + (double)n * kind->worth + fractional_bound(search, at + 1, room - n * kind->bytes);
-        if (bound <= search->best_worth * (1 + 1e-12)) {
-            break; /* fewer of the densest kind left bound it the more */
-        }
-        search->now[at] = n;
-        branch(search, at + 1, room - n * kind->bytes, worth + (double)n * kind->worth);
-        search->now[at] = 0;
-    }
+    const Rise *x = a, *y = b;
+    double left = x->seconds * (double)y->bytes, right = y->seconds * (double)x->bytes;
+    return left > right ? -1 : left < right ? 1 : x->slot - y->slot;
 }
 
-double cache_knapsack(const KnapsackKind *kinds, int n_kinds, int64_t budget, int64_t n_steps, int64_t *ret_n)
+static GArray *rises(const Choice *choice, int *ret_n_slots)
 {
-    g_autofree int *order = g_new(int, n_kinds + 1);
-    g_autofree int64_t *now = g_new0(int64_t, n_kinds + 1), *best = g_new0(int64_t, n_kinds + 1);
-    for (int i = 0; i < n_kinds; i++) {
-        int at = i;
-        for (; at > 0; at--) {
-            const KnapsackKind *before = &kinds[order[at - 1]], *one = &kinds[i];
-            if (before->worth * (double)one->bytes >= one->worth * (double)before->bytes) {
-                break;
+    GArray *all = g_array_new(FALSE, TRUE, sizeof(Rise));
+    int slot = 0;
+    for (int k = 0; k < choice->n_kinds; k++) {
+        const ChoiceKind *kind = &choice->kinds[k];
+        for (int c = 0; kind->hull != NULL && c < (int)kind->hull->len; c++, slot++) {
+            if (c > 0) {
+                Rise rise = {k, c, slot, corner_at(kind, c)->bytes - corner_at(kind, c - 1)->bytes,
+                             corner_at(kind, c - 1)->seconds - corner_at(kind, c)->seconds};
+                g_array_append_val(all, rise);
             }
-            order[at] = order[at - 1];
         }
-        order[at] = i;
     }
-    Search search = {.kinds = kinds, .order = order, .n_kinds = n_kinds, .now = now, .best = best, .steps_left = n_steps, .limited = n_steps > 0};
-    branch(&search, 0, MAX(budget, 0), 0);
-    memset(ret_n, 0, (size_t)n_kinds * sizeof *ret_n);
-    for (int i = 0; i < n_kinds; i++) {
-        ret_n[order[i]] = best[i];
-    }
-    return search.best_worth;
+    g_array_sort(all, by_density);
+    *ret_n_slots = slot;
+    return all;
 }
 
-/* Items sorted into kinds. */
-typedef struct Kinds {
-    GArray *kinds;   /* KnapsackKind */
-    int *of_item;
-} Kinds;
-
-static gboolean same_kind(const KnapsackKind *kind, const CacheItem *item)
+double choice_fill(const Choice *choice, int64_t budget, int64_t *ret_counts)
 {
-    return kind->bytes == item->bytes && !(kind->worth < item->cost_s) && !(kind->worth > item->cost_s);
+    int n_slots;
+    g_autoptr(GArray) all = rises(choice, &n_slots);
+    double saved = 0;
+    memset(ret_counts, 0, sizeof *ret_counts * (size_t)n_slots);
+    for (guint i = 0; i < all->len; i++) {
+        const Rise *rise = &g_array_index(all, Rise, i);
+        int64_t below = rise->corner > 1 ? ret_counts[rise->slot - 1] : choice->kinds[rise->kind].n_layers;
+        int64_t n = MIN(below, budget / MAX(rise->bytes, 1));
+        ret_counts[rise->slot] = n;
+        budget -= n * rise->bytes;
+        saved += (double)n * rise->seconds;
+    }
+    return saved;
 }
 
-static Kinds sort_into_kinds(const GArray *items)
+static int n_slots_of(const Choice *choice)
 {
-    Kinds sorted = {g_array_new(FALSE, TRUE, sizeof(KnapsackKind)), g_new(int, items->len + 1)};
-    for (guint k = 0; k < items->len; k++) {
-        const CacheItem *item = &g_array_index(items, CacheItem, k);
-        guint i = 0;
-        while (i < sorted.kinds->len && !same_kind(&g_array_index(sorted.kinds, KnapsackKind, i), item)) {
-            i++;
-        }
-        if (i == sorted.kinds->len) {
-            KnapsackKind kind = {item->bytes, 0, item->cost_s};
-            g_array_append_val(sorted.kinds, kind);
-        }
-        g_array_index(sorted.kinds, KnapsackKind, i).n++;
-        sorted.of_item[k] = (int)i;
+    int n = 0;
+    for (int k = 0; k < choice->n_kinds; k++) {
+        n += choice->kinds[k].hull != NULL ? (int)choice->kinds[k].hull->len : 0;
     }
-    return sorted;
+    return n;
 }
 
 /* Bytes that the link carries beside a pass of that time, one way. */
-static double link_bytes(const Plan *plan, double seconds)
+static double link_bytes(const Choice *choice, double seconds)
 {
-    HostLink link = host_link_of(plan->cluster);
-    return link.bytes_per_s * link.alone_rate * link.net_rate * MAX(seconds, 0);
+    HostLink link = host_link_of(choice->plan->cluster);
+    double beside_net = 1 - choice->net_frac * (1 - link.net_rate);
+    return link.bytes_per_s * link.alone_rate * beside_net * MAX(seconds, 0);
 }
 
-/* Budgets, and the times of the passes that hide the link. */
-typedef struct Budgets {
-    int64_t hbm_bytes, ddr_bytes;
-    double forward_s, backward_s;
-} Budgets;
-
 /* Most bytes in DDR that cost no time: more of them shorten the backward pass that must hide them. Returns what is saved. */
-static double fill_up(const Plan *plan, const GArray *kinds, const Budgets *budgets, int64_t *ret_ddr, int64_t *ret_n)
+static double fill_up(const Choice *choice, int64_t hbm_bytes, int64_t ddr_bytes, int64_t *ret_ddr, int64_t *ret_counts)
 {
-    const KnapsackKind *data = (const KnapsackKind *)(const void *)kinds->data;
-    int n_kinds = (int)kinds->len;
-    double low = 0, high = MIN((double)budgets->ddr_bytes, link_bytes(plan, budgets->forward_s));
+    double low = 0, high = MIN((double)ddr_bytes, link_bytes(choice, choice->forward_s));
     for (int i = 0; i < BISECTIONS && low < high; i++) {
         double middle = i == 0 ? high : (low + high) / 2;
-        double saved = cache_knapsack(data, n_kinds, budgets->hbm_bytes + (int64_t)middle, BRANCHES_MAX, ret_n);
-        if (middle <= link_bytes(plan, budgets->backward_s - saved)) {
+        double saved = choice_fill(choice, hbm_bytes + (int64_t)middle, ret_counts);
+        if (middle <= link_bytes(choice, choice->backward_s - saved)) {
             low = middle;
         } else {
             high = middle;
         }
     }
     *ret_ddr = (int64_t)low;
-    return cache_knapsack(data, n_kinds, budgets->hbm_bytes + *ret_ddr, BRANCHES_MAX, ret_n);
+    return choice_fill(choice, hbm_bytes + *ret_ddr, ret_counts);
+}
+
+double cache_worth(const Choice *choice, int64_t hbm_bytes, int64_t ddr_bytes)
+{
+    g_autofree int64_t *counts = g_new0(int64_t, n_slots_of(choice) + 1);
+    int64_t ddr;
+    return fill_up(choice, hbm_bytes, ddr_bytes, &ddr, counts);
+}
+
+/* The set of each layer: of a kind the first layers are at the highest corners. */
+static void assign_layers(const Choice *choice, const int64_t *counts, const CutPoint **ret_sets)
+{
+    g_autofree int64_t *seen = g_new0(int64_t, choice->n_kinds);
+    for (int64_t i = 0; i < choice->n_layers; i++) {
+        int k = choice->layer_kind[i], slot = 0, corner = 0;
+        for (int before = 0; before < k; before++) {
+            slot += choice->kinds[before].hull != NULL ? (int)choice->kinds[before].hull->len : 0;
+        }
+        while (corner + 1 < (int)choice->kinds[k].hull->len && counts[slot + corner + 1] > seen[k]) {
+            corner++;
+        }
+        ret_sets[i] = corner_at(&choice->kinds[k], corner);
+        seen[k]++;
+    }
 }
 
 /*
  * Layer by layer, as much to DDR as the link can have carried by then, but no more than asked for; the rest stays in HBM
  * while there is room. An entry that fits in neither is not kept.
  */
-static void place_items(const Plan *plan, const GArray *items, int64_t n_layers, double rate, int64_t ddr, guint8 *place)
+static void place_items(const Choice *choice, const GArray *items, const CutPoint *const *sets, int64_t ddr, guint8 *ret_place)
 {
+    const Plan *plan = choice->plan;
+    double rate = link_bytes(choice, choice->forward_s) / (double)choice->n_layers;
     int64_t in_ddr = 0, in_hbm = 0;
     for (guint k = 0; k < items->len; k++) {
         const CacheItem *item = &g_array_index(items, CacheItem, k);
-        double carried = rate * (double)(item->layer + 1 + plan->cache_window) / (double)n_layers;
+        double carried = rate * (double)(item->layer + 1 + plan->cache_window);
         /* the last layers' would come back at once */
-        gboolean can_leave = item->layer + plan->cache_window < n_layers && (double)(in_ddr + item->bytes) <= carried;
-        if (place[k] == KEEP_NOT) {
+        gboolean can_leave = item->layer + plan->cache_window < choice->n_layers && (double)(in_ddr + item->bytes) <= carried;
+        ret_place[k] = KEEP_NOT;
+        if (!sets[item->layer]->keep[item->op]) {
             continue;
         }
         if (can_leave && in_ddr + item->bytes <= ddr) {
-            place[k] = KEEP_DDR;
+            ret_place[k] = KEEP_DDR;
             in_ddr += item->bytes;
         } else if (in_hbm + item->bytes <= plan->cache_hbm_bytes) {
-            place[k] = KEEP_HBM;
+            ret_place[k] = KEEP_HBM;
             in_hbm += item->bytes;
-        } else {
-            place[k] = KEEP_NOT;
         }
     }
 }
 
-void cache_choose(const Plan *plan, const GArray *items, int64_t n_layers, double forward_s, double backward_s, guint8 *ret_place)
+void cache_choose(const Choice *choice, const GArray *items, guint8 *ret_place)
 {
-    Kinds kinds = sort_into_kinds(items);
-    g_autofree int64_t *n = g_new0(int64_t, kinds.kinds->len + 1);
-    const Budgets budgets = {plan->cache_hbm_bytes, plan->cache_ddr_bytes, forward_s, backward_s};
+    g_autofree int64_t *counts = g_new0(int64_t, n_slots_of(choice) + 1);
+    g_autofree const CutPoint **sets = g_new0(const CutPoint *, choice->n_layers);
     int64_t ddr;
-    fill_up(plan, kinds.kinds, &budgets, &ddr, n);
-    for (guint k = 0; k < items->len; k++) {
-        int64_t *left = &n[kinds.of_item[k]];
-        ret_place[k] = *left > 0 ? KEEP_HBM : KEEP_NOT;
-        *left -= *left > 0;
-    }
-    place_items(plan, items, n_layers, link_bytes(plan, forward_s), ddr, ret_place);
-    g_array_unref(kinds.kinds);
-    g_free(kinds.of_item);
-}
-
-double cache_worth(const Plan *plan, const GArray *items, double forward_s, double backward_s, int64_t hbm_bytes, int64_t ddr_bytes)
-{
-    Kinds kinds = sort_into_kinds(items);
-    g_autofree int64_t *n = g_new0(int64_t, kinds.kinds->len + 1);
-    const Budgets budgets = {hbm_bytes, ddr_bytes, forward_s, backward_s};
-    int64_t ddr;
-    double saved = fill_up(plan, kinds.kinds, &budgets, &ddr, n);
-    g_array_unref(kinds.kinds);
-    g_free(kinds.of_item);
-    return saved;
+    fill_up(choice, choice->plan->cache_hbm_bytes, choice->plan->cache_ddr_bytes, &ddr, counts);
+    assign_layers(choice, counts, sets);
+    place_items(choice, items, sets, ddr, ret_place);
 }

@@ -1,40 +1,53 @@
 /*
  * Choice: which results to keep in HBM, which in DDR, when the whole step is known.
  *
- * The step loses the recomputation of what is kept. With D bytes in DDR the link carries D out during the forward and D in
- * during the backward pass; as long as both fit beside them, it costs no time. So for a step of forward time F and
- * backward time B(K), K what is kept:
+ * For one layer the best sets are the corners of a convex hull of recomputed seconds over kept bytes (cache-cut.h, exact). Over
+ * layers, with H bytes of HBM and D in DDR:
  *
- *     maximise  sum over K of t(e)   subject to   bytes(K) <= H + D,   D <= min(DDR, rate_out x F, rate_in x B(K))
+ *     minimise  sum over layers of seconds(set)   subject to   sum of bytes(set) <= H + D,   D <= min(DDR, R F, R B)
  *
- * where it lies does not matter to the sum, only to the two limits. Layers of a kind are alike, so K is a number of layers
- * for each operator: a bounded knapsack. An exchange argument gives its shape: if e has more seconds per byte than e', and
- * e' is kept somewhere and e is not, swapping as many bytes gains; so operators fill up in the order of seconds per byte, and
- * at most one is kept in part, but for the remainder that is smaller than an entry. The remainder is filled exactly by
- * branch and bound over the numbers (cache_knapsack), for kinds of few distinct sizes; what is left is less than the smallest
- * entry that pays.
+ * where R is what the host link carries beside the rest of the step, F and B the times of the forward and the backward pass, B
+ * shorter by what is not recomputed: as long as copies fit beside the passes they cost no time, and beyond that they cost more
+ * than they save once B / R has been met. Where an entry lies changes the two limits alone, not the sum.
  *
- * Of K the entries of the first layers go to DDR: they wait longest, so that copies out have the whole forward pass and
- * fetches the whole backward pass before them; the last layers' stay in HBM.
+ * Layers of a kind have one hull. Exchange argument: if a layer moves up a corner with fewer seconds per byte than another
+ * layer's next corner offers, swapping these bytes gains; so corners fill up in the order of seconds per byte over all kinds, all
+ * layers of a kind one corner before the first of them the next. This is exact but for the last corner that does not fit whole:
+ * the result is within one corner of one layer of the best.
+ *
+ * The entries of the first layers go to DDR, as fast as the link takes them: they wait longest. The last layers' stay in HBM.
  */
 #pragma once
 
+#include "workloads/lower/cache-cut.h"
 #include "workloads/lower/cache-fill.h"
 
+/* Layers that are alike to the choice. */
+typedef struct ChoiceKind {
+    CutLayer *layer;
+    GArray *hull; /* CutPoint */
+    int64_t n_layers;
+} ChoiceKind;
+
+/* What a step offers. */
+typedef struct Choice {
+    const Plan *plan;
+    ChoiceKind *kinds;        /* by kind of graph */
+    int n_kinds;
+    const int *layer_kind;    /* [n_layers] */
+    int64_t n_layers;
+    double forward_s, backward_s; /* passes of the layers, with everything recomputed */
+    double net_frac;              /* of the forward pass: traffic between nodes is under way */
+} Choice;
+
 /* Where each item goes; ret_place[n items] gets KEEP_NOT, KEEP_HBM or KEEP_DDR. */
-void cache_choose(const Plan *plan, const GArray *items, int64_t n_layers, double forward_s, double backward_s, guint8 *ret_place);
+void cache_choose(const Choice *choice, const GArray *items, guint8 *ret_place);
 
-/* Seconds of recomputation that budgets save by the closed form; passes as for cache_choose(). */
-double cache_worth(const Plan *plan, const GArray *items, double forward_s, double backward_s, int64_t hbm_bytes, int64_t ddr_bytes);
-
-/* One kind of thing to keep: n of them, all alike. */
-typedef struct KnapsackKind {
-    int64_t bytes, n;
-    double worth;
-} KnapsackKind;
+/* Seconds of recomputation that budgets save. */
+double cache_worth(const Choice *choice, int64_t hbm_bytes, int64_t ddr_bytes);
 
 /*
- * Numbers of each kind that are worth most within `budget` bytes: exact, by branch and bound with the fractional bound, as long
- * as n_steps branches do (0 = no limit); else the best found so far, never less than the greedy fill. Returns the worth.
+ * Fills corners up to a budget: ret_counts[kind's corners, one kind behind the other] gets the layers that are at that corner or
+ * above. Returns the seconds saved.
  */
-double cache_knapsack(const KnapsackKind *kinds, int n_kinds, int64_t budget, int64_t n_steps, int64_t *ret_n);
+double choice_fill(const Choice *choice, int64_t budget, int64_t *ret_counts);

@@ -135,14 +135,11 @@ static int keeping_of(int place)
 /* Table of a layer from the places of its items, first … end - 1. */
 static const Retention *table_of(RetentionPlan *tables, const Graph *graph, const GArray *items, const guint8 *keeping, guint first, guint end)
 {
-    gboolean any = FALSE;
-    for (guint k = first; k < end; k++) {
-        any = any || keeping[k] != KEEP_NOT;
-    }
-    Retention *table = retention_new(any ? SAVE_SELECTED : SAVE_NONE, graph_n_ops(graph));
+    Retention *table = retention_new(SAVE_SELECTED, graph_n_ops(graph));
     for (guint k = first; k < end; k++) {
         table->of_op[item_at(items, k)->op] = keeping[k];
     }
+    retention_prune(table, graph);
     return retention_plan_share(tables, table);
 }
 
@@ -183,43 +180,131 @@ static void count(CacheCounts *counts, const GArray *items, const guint8 *found)
         counts->hbm_bytes += found[k] == KEEP_HBM ? item->bytes : 0;
         counts->ddr_bytes += found[k] == KEEP_DDR ? item->bytes : 0;
         *(found[k] == KEEP_NOT ? &counts->miss_bytes : &counts->hit_bytes) += item->bytes;
-        *(found[k] == KEEP_NOT ? &counts->recomputed_s : &counts->saved_s) += item->cost_s;
     }
 }
 
-/* Time of the layers' passes beside which copies can run: their operators, or the gathers that they wait for. */
-static double forward_seconds(const Plan *plan, const ModelGraph *graphs, const Routing *routing)
+/* What is made again in the end, and what is not, by kinds of layers. */
+static void count_runs(CacheCounts *counts, const Choice *choice, const Retention *const *found)
 {
-    g_autofree double *of_kind = g_new0(double, graphs->kinds->len);
-    double sum = 0;
-    for (int64_t i = 0; i < graphs->n_layers; i++) {
-        int kind = graphs->layer_kind[i];
-        const Graph *graph = model_graph_layer(graphs, i);
-        if (of_kind[kind] <= 0) {
-            RowCounts rows = retention_rows(plan, routing, i);
-            FsdpGroup *dense = fsdp_group_new(plan, GROUP_DENSE), *experts = fsdp_group_new(plan, GROUP_EXPERT);
-            fsdp_group_add(dense, plan, graph, PARAM_DENSE, NULL);
-            fsdp_group_add(plan->ep > 1 ? experts : dense, plan, graph, PARAM_EXPERT, NULL);
-            fsdp_group_price(dense, plan);
-            fsdp_group_price(experts, plan);
-            for (int o = 0; o < graph_n_ops(graph); o++) {
-                of_kind[kind] += cache_op_seconds(plan, graph, &rows, o);
-            }
-            of_kind[kind] = MAX(of_kind[kind], (double)(dense->gather_ns + experts->gather_ns) * 1e-9);
-            fsdp_group_free(dense);
-            fsdp_group_free(experts);
+    for (int64_t i = 0; i < choice->n_layers; i++) {
+        const ChoiceKind *kind = &choice->kinds[choice->layer_kind[i]];
+        g_autofree guint8 *keep = g_new0(guint8, kind->layer->n_ops + 1), *runs = g_new0(guint8, kind->layer->n_ops + 1);
+        double all = cut_runs(kind->layer, keep, runs);
+        for (int o = 0; o < kind->layer->n_ops; o++) {
+            keep[o] = found[i]->of_op[o] != KEEP_NOT;
         }
-        sum += of_kind[kind];
+        double now = cut_runs(kind->layer, keep, runs);
+        counts->recomputed_s += now;
+        counts->saved_s += all - now;
     }
-    return sum;
 }
 
-static void count_next(CacheCounts *counts, const Plan *plan, const GArray *items, double forward_s)
+/* Seconds of a layer with nothing kept. */
+static double corner_seconds(const ChoiceKind *kind)
 {
-    const int64_t gib = (int64_t)1 << 30, hbm = plan->cache_hbm_bytes, ddr = plan->cache_ddr_bytes;
-    double now = cache_worth(plan, items, forward_s, 3 * forward_s, hbm, ddr);
-    counts->next_hbm_gib_s = cache_worth(plan, items, forward_s, 3 * forward_s, hbm + gib, ddr) - now;
-    counts->next_ddr_gib_s = cache_worth(plan, items, forward_s, 3 * forward_s, hbm, ddr + gib) - now;
+    return g_array_index(kind->hull, CutPoint, 0).seconds;
+}
+
+/* Groups of a layer's parameters, priced; free with fsdp_group_free. */
+static void layer_groups(const Plan *plan, const Graph *graph, FsdpGroup **ret_dense, FsdpGroup **ret_experts)
+{
+    *ret_dense = fsdp_group_new(plan, GROUP_DENSE);
+    *ret_experts = fsdp_group_new(plan, GROUP_EXPERT);
+    fsdp_group_add(*ret_dense, plan, graph, PARAM_DENSE, NULL);
+    fsdp_group_add(plan->ep > 1 ? *ret_experts : *ret_dense, plan, graph, PARAM_EXPERT, NULL);
+    fsdp_group_price(*ret_dense, plan);
+    fsdp_group_price(*ret_experts, plan);
+}
+
+/* Layer of a kind whose experts get most rows. */
+static int64_t heaviest_layer(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int kind, int64_t *ret_n)
+{
+    int64_t found = -1, most = -1;
+    *ret_n = 0;
+    for (int64_t i = 0; i < graphs->n_layers; i++) {
+        if (graphs->layer_kind[i] != kind) {
+            continue;
+        }
+        (*ret_n)++;
+        if (found < 0 || routing != NULL) {
+            RowCounts rows = retention_rows(plan, routing, i);
+            found = rows.rows[ROWS_RECEIVED] > most ? i : found;
+            most = MAX(most, rows.rows[ROWS_RECEIVED]);
+        }
+    }
+    return found;
+}
+
+static gboolean leaves_domain(const Plan *plan, int64_t stride, int64_t n)
+{
+    CollGroup group = cluster_group(plan->cluster, 0, stride, n);
+    return group.per_domain < group.n_ranks;
+}
+
+/* One kind: what its operators cost, and the times of its forward pass and of the network in it. */
+static void fill_kind(Choice *choice, const ModelGraph *graphs, const Routing *routing, int k, double *net_s)
+{
+    const Plan *plan = choice->plan;
+    ChoiceKind *kind = &choice->kinds[k];
+    int64_t heaviest = heaviest_layer(plan, graphs, routing, k, &kind->n_layers);
+    if (heaviest < 0) {
+        return;
+    }
+    const Graph *graph = model_graph_layer(graphs, heaviest);
+    RowCounts rows = retention_rows(plan, routing, heaviest);
+    FsdpGroup *dense, *experts;
+    double forward = 0, exchange = 0, gather;
+    layer_groups(plan, graph, &dense, &experts);
+    kind->layer = cut_layer_new(graph, &rows);
+    for (int o = 0; o < kind->layer->n_ops; o++) {
+        guint64 slots;
+        gboolean exchanges = op_class(graph_op(graph, o)->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && plan->ep > 1;
+        kind->layer->bytes[o] = may_keep(plan, graph, o) ? retention_entry(graph, &rows, o, &slots) : 0;
+        kind->layer->seconds[o] = cache_op_seconds(plan, graph, &rows, o);
+        kind->layer->experts[o] = plan->ep > 1 && kind->layer->experts[o];
+        forward += kind->layer->seconds[o];
+        exchange += exchanges && leaves_domain(plan, 1, plan->ep) ? kind->layer->seconds[o] : 0;
+    }
+    kind->layer->gather_seconds = plan->reshard_after_forward ? (double)experts->gather_ns * 1e-9 : 0;
+    kind->hull = cut_hull(kind->layer);
+    gather = (double)dense->gather_ns * 1e-9 * leaves_domain(plan, 1, plan->dp_shard) +
+             (double)experts->gather_ns * 1e-9 * leaves_domain(plan, plan->ep, plan->efsdp);
+    *net_s += (double)kind->n_layers * (gather + exchange);
+    choice->forward_s += (double)kind->n_layers * MAX(forward, (double)(dense->gather_ns + experts->gather_ns) * 1e-9);
+    choice->backward_s += (double)kind->n_layers * corner_seconds(kind);
+    fsdp_group_free(dense);
+    fsdp_group_free(experts);
+}
+
+static void choice_init(Choice *choice, const Plan *plan, const ModelGraph *graphs, const Routing *routing)
+{
+    double net_s = 0;
+    *choice = (Choice){.plan = plan, .n_kinds = (int)graphs->kinds->len, .layer_kind = graphs->layer_kind, .n_layers = graphs->n_layers};
+    choice->kinds = g_new0(ChoiceKind, choice->n_kinds + 1);
+    for (int k = 0; k < choice->n_kinds; k++) {
+        fill_kind(choice, graphs, routing, k, &net_s);
+    }
+    choice->backward_s += 2 * choice->forward_s; /* twice the forward pass, beside what is made again */
+    choice->net_frac = choice->forward_s > 0 ? MIN(1, net_s / choice->forward_s) : 0;
+}
+
+static void choice_clear(Choice *choice)
+{
+    for (int k = 0; k < choice->n_kinds; k++) {
+        if (choice->kinds[k].layer != NULL) {
+            cut_layer_free(choice->kinds[k].layer);
+            g_array_unref(choice->kinds[k].hull);
+        }
+    }
+    g_free(choice->kinds);
+}
+
+static void count_next(CacheCounts *counts, const Choice *choice)
+{
+    const int64_t gib = (int64_t)1 << 30, hbm = choice->plan->cache_hbm_bytes, ddr = choice->plan->cache_ddr_bytes;
+    double now = cache_worth(choice, hbm, ddr);
+    counts->next_hbm_gib_s = cache_worth(choice, hbm + gib, ddr) - now;
+    counts->next_ddr_gib_s = cache_worth(choice, hbm, ddr + gib) - now;
 }
 
 void cache_fill(RetentionPlan *tables, const Plan *plan, const ModelGraph *graphs, const Routing *routing)
@@ -227,9 +312,10 @@ void cache_fill(RetentionPlan *tables, const Plan *plan, const ModelGraph *graph
     g_autoptr(GArray) items = cache_items(plan, graphs, routing);
     g_autofree guint8 *made = g_new0(guint8, items->len + 1), *found = g_new0(guint8, items->len + 1);
     Play play = {.tables = tables, .graphs = graphs, .items = items, .window = plan->cache_window};
-    double forward_s = forward_seconds(plan, graphs, routing);
+    Choice choice;
+    choice_init(&choice, plan, graphs, routing);
     if (plan->cache_policy == CACHE_CHOICE) {
-        cache_choose(plan, items, tables->n_layers, forward_s, 3 * forward_s, found);
+        cache_choose(&choice, items, found);
         memcpy(made, found, items->len);
     } else {
         /* events name operators by the tables' graphs, so any table of the layer will do for now */
@@ -251,5 +337,7 @@ void cache_fill(RetentionPlan *tables, const Plan *plan, const ModelGraph *graph
         retention_add_traffic(tables, i, plan->cache_window);
     }
     count(&tables->counts, items, found);
-    count_next(&tables->counts, plan, items, forward_s);
+    count_runs(&tables->counts, &choice, tables->found);
+    count_next(&tables->counts, &choice);
+    choice_clear(&choice);
 }

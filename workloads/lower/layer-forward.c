@@ -104,19 +104,20 @@ void walk_forward(Walk *walk, int end_op)
     const LayerPass *pass = walk->pass;
     int first = 0, last = -1;
     gboolean nested = pass->experts != NULL && walk_expert_range(walk, &first, &last);
+    gboolean gathers = nested && (!walk->in_recompute || retention_runs_any(pass->retention, first, last));
     for (int o = walk->first_op; o < end_op; o++) {
         gboolean is_cached = walk->in_recompute && walk->mode == SAVE_SELECTED && walk_keeps_op(walk, o);
         walk_start_exchange(walk, o, end_op);
-        if (nested && o == first && (pass->reshard || !walk->in_recompute)) {
+        if (gathers && o == first && (pass->reshard || !walk->in_recompute)) {
             forward_experts(walk);
         }
         if (is_cached) {
             take_cached(walk, o);
-        } else {
+        } else if (!walk->in_recompute || retention_runs(pass->retention, o)) {
             forward_op(walk, o);
         }
         forward_release(walk, o);
-        if (nested && o == last && pass->reshard) {
+        if (gathers && o == last && pass->reshard) {
             fsdp_reshard(pass->emitter, pass->experts, ARG_EXPERTS);
         }
     }

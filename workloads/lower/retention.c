@@ -2,12 +2,14 @@
 
 #include <string.h>
 
+#include "workloads/lower/cache-cut.h"
 #include "workloads/lower/cache-fill.h"
 
 static void table_free(void *data)
 {
     Retention *table = data;
     g_free(table->of_op);
+    g_free(table->runs);
     g_free(table->moved);
     g_free(table);
 }
@@ -36,7 +38,9 @@ const Retention *retention_plan_share(RetentionPlan *plan, Retention *table)
     plan->has_ddr = plan->has_ddr || table->has_ddr;
     for (guint i = 0; i < plan->tables->len; i++) {
         const Retention *other = g_ptr_array_index(plan->tables, i);
-        gboolean same_kind = other->mode == table->mode && other->intercepts == table->intercepts && other->n_ops == table->n_ops;
+        gboolean same_runs = (other->runs == NULL) == (table->runs == NULL) && other->n_ops == table->n_ops &&
+                             (table->runs == NULL || memcmp(other->runs, table->runs, n) == 0);
+        gboolean same_kind = same_runs && other->mode == table->mode && other->intercepts == table->intercepts && other->n_ops == table->n_ops;
         if (same_kind && memcmp(other->of_op, table->of_op, n) == 0 && memcmp(other->moved, table->moved, n * sizeof(guint64)) == 0) {
             table_free(table);
             return other;
@@ -45,6 +49,34 @@ const Retention *retention_plan_share(RetentionPlan *plan, Retention *table)
     table->id = (gint32)plan->tables->len;
     g_ptr_array_add(plan->tables, table);
     return table;
+}
+
+void retention_prune(Retention *table, const Graph *graph)
+{
+    const RowCounts rows = {.seq_len = 1}; /* what an operator needs does not depend on how many rows it has */
+    CutLayer *layer = cut_layer_new(graph, &rows);
+    g_autofree guint8 *keep = g_new0(guint8, table->n_ops + 1);
+    table->runs = g_new0(guint8, table->n_ops + 1);
+    for (int o = 0; o < table->n_ops; o++) {
+        keep[o] = table->of_op[o] != KEEP_NOT;
+    }
+    (void)cut_runs(layer, keep, table->runs);
+    cut_layer_free(layer);
+}
+
+gboolean retention_runs(const Retention *table, int op)
+{
+    return table == NULL || table->runs == NULL || table->runs[op];
+}
+
+gboolean retention_runs_any(const Retention *table, int first, int last)
+{
+    for (int o = first; o <= last; o++) {
+        if (retention_runs(table, o)) {
+            return TRUE;
+        }
+    }
+    return FALSE;
 }
 
 void retention_plan_free(RetentionPlan *plan)

@@ -438,8 +438,9 @@ void walk_start_exchange(Walk *walk, int op, int end_op)
 {
     for (int d = op + 1; d < end_op; d++) {
         gboolean is_dispatch = op_exchanges(walk->graph, d) && op_class(graph_op(walk->graph, d)->kind)->to_experts;
-        gboolean is_cached = walk->in_recompute && walk->mode == SAVE_SELECTED && walk_keeps_op(walk, d);
-        if (is_dispatch && !is_cached && layer_exchange_start(walk->graph, d) == op) {
+        gboolean runs = !walk->in_recompute ||
+                        (!(walk->mode == SAVE_SELECTED && walk_keeps_op(walk, d)) && retention_runs(walk->pass->retention, d));
+        if (is_dispatch && runs && layer_exchange_start(walk->graph, d) == op) {
             OpView view = walk_view(walk, d);
             OpCost cost = {0};
             op_class(view.op->kind)->forward_cost(&view, &cost);

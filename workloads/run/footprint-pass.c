@@ -293,6 +293,9 @@ static void recompute_op(const Lives *lives, Timeline *timeline, int o, int end)
     OpView view = op_view(lives, o);
     gboolean cached = is_kept_op(lives, o);
     int at = forward_place(o) + AT_KERNELS;
+    if (!cached && !retention_runs(lives->spec->retention, o)) {
+        return;
+    }
     OpCost cost = {0};
     op_class(view.op->kind)->forward_cost(&view, &cost);
     timeline_alive(timeline, !cached && cost.workspace_bytes > 0 ? pass_round(cost.workspace_bytes) : 0, workspace_from(lives, o),
@@ -517,7 +520,7 @@ static int64_t backward_experts(const Lives *lives, Timeline *timeline, int firs
     int at = backward_place(lives, last) + AT_PRE, after = backward_place(lives, first) + AT_POST;
     if (spec->plan->reshard_after_forward) {
         timeline_unshard(timeline, spec->experts, PASS_PROLOGUE - 4);
-        if (spec->keep != PASS_KEEP_ALL) {
+        if (spec->keep != PASS_KEEP_ALL && retention_runs_any(spec->retention, first, last)) {
             timeline_wait(timeline, spec->experts, forward_place(first) + AT_PRE, TRUE, 0);
             timeline_dead(timeline, spec->experts->params, forward_place(last) + AT_POST);
             timeline_unshard(timeline, spec->experts, at);

@@ -177,6 +177,7 @@ static json_t *tiers_to_json(const ResultTiers *tiers)
     set_number(object, "stall_s", tiers->stall_s);
     set_int(object, "host_peak_bytes", tiers->host_peak_bytes);
     set_int(object, "host_capacity_bytes", tiers->host_capacity_bytes);
+    set_int(object, "ddr_budget_bytes", tiers->ddr_budget_bytes);
     json_object_set_new(object, "kept", kept_to_json(tiers->kept));
     return object;
 }
