@@ -286,7 +286,8 @@ Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
             return NULL;
         }
         result->tiers->ddr_budget_bytes = trial.cache_ddr_bytes;
-        gboolean better = best == NULL || result->step_time_s < best->step_time_s;
+        gboolean better = best == NULL || (result->fits && !best->fits) ||
+                          (result->fits == best->fits && result->step_time_s < best->step_time_s);
         result_free(better ? best : result);
         best = better ? result : best;
     }
