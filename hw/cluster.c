@@ -32,9 +32,15 @@ Cluster *cluster_load(const char *preset_or_path, int64_t n_nodes, int64_t gpus_
     return cluster;
 }
 
+Cluster *cluster_ref(Cluster *cluster)
+{
+    g_atomic_int_inc(&cluster->extra_refs);
+    return cluster;
+}
+
 void cluster_free(Cluster *cluster)
 {
-    if (cluster == NULL) {
+    if (cluster == NULL || g_atomic_int_add(&cluster->extra_refs, -1) > 0) {
         return;
     }
     device_free(cluster->device);

@@ -9,6 +9,7 @@
 #include "hw/device.h"
 
 typedef struct Cluster {
+    gint extra_refs; /* beside the first; see cluster_ref() */
     Device *device;
     int64_t n_nodes, gpus_per_node;
     int64_t n_ranks;              /* n_nodes x gpus_per_node */
@@ -34,6 +35,8 @@ typedef enum CollKind {
  * A cluster of a preset or a descriptor file. gpus_per_node 0 takes the preset's. Errors name the preset.
  */
 Cluster *cluster_load(const char *preset_or_path, int64_t n_nodes, int64_t gpus_per_node, GError **error);
+/* One more owner: the cluster lives until cluster_free() has been called once more, from whichever thread. */
+Cluster *cluster_ref(Cluster *cluster);
 void cluster_free(Cluster *cluster);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Cluster, cluster_free)
 

@@ -29,9 +29,15 @@ const char *model_ffn_name(FfnKind ffn)
     return ffn_names[ffn];
 }
 
+Model *model_ref(Model *model)
+{
+    g_atomic_int_inc(&model->extra_refs);
+    return model;
+}
+
 void model_free(Model *model)
 {
-    if (model != NULL) {
+    if (model != NULL && g_atomic_int_add(&model->extra_refs, -1) == 0) {
         g_free(model->name);
         g_free(model->family);
         g_free(model->prefix);

@@ -45,6 +45,7 @@ typedef struct ModelLayer {
 } ModelLayer;
 
 typedef struct Model {
+    gint extra_refs; /* beside the first; see model_ref() */
     char *name;   /* preset name or file stem */
     char *family; /* model_type of the file */
     char *prefix; /* of the decoder's checkpoint names: "model." or "language_model.model." */
@@ -116,6 +117,8 @@ Model *model_load(const char *name_or_path, json_t *overrides, GError **error);
 
 /* The same from a value in memory (native model object of a plan, a test); name is for messages. */
 Model *model_from_json(json_t *config, const char *name, json_t *overrides, GError **error);
+/* One more owner: the model lives until model_free() has been called once more, from whichever thread. */
+Model *model_ref(Model *model);
 void model_free(Model *model);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Model, model_free)
 

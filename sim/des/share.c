@@ -50,6 +50,17 @@ ShareLaw *share_law_new(int n_classes, ShareRate rate, const void *data)
     return law;
 }
 
+guint32 share_law_rate(const ShareLaw *law, guint32 running, int cls, int n)
+{
+    return MAX(1, law->rates[running * (guint32)law->n_classes + (guint32)cls] / (guint32)n);
+}
+
+const guint32 *share_law_numbers(const ShareLaw *law, size_t *ret_n)
+{
+    *ret_n = (size_t)law->n_classes << law->n_classes;
+    return law->rates;
+}
+
 void share_law_free(ShareLaw *law)
 {
     if (law == NULL) {

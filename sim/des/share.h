@@ -31,6 +31,12 @@ typedef double (*ShareRate)(const void *data, guint32 running, int cls);
 
 /* Tabulates rate over every set of n_classes classes; data is used here only. One law serves many shares. */
 ShareLaw *share_law_new(int n_classes, ShareRate rate, const void *data);
+
+/* Rate of each of n activities of a class, in 65536ths, while the classes of running run; at least 1. */
+guint32 share_law_rate(const ShareLaw *law, guint32 running, int cls, int n);
+
+/* All the numbers of a law, for comparison: laws of equal numbers are alike. */
+const guint32 *share_law_numbers(const ShareLaw *law, size_t *ret_n);
 void share_law_free(ShareLaw *law);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(ShareLaw, share_law_free)
 

@@ -2,15 +2,86 @@
 
 #include "workloads/lower/lowering.h"
 
-int lowering_find_segment(const Lowering *lowering, const SegmentKey *key)
+static guint key_hash(const void *data)
 {
-    for (guint i = 0; i < lowering->cache->len; i++) {
-        const CachedSegment *cached = &g_array_index(lowering->cache, CachedSegment, i);
-        if (memcmp(&cached->key, key, sizeof *key) == 0) {
-            return cached->segment;
+    const gint32 *words = data;
+    guint hash = 0;
+    for (size_t i = 0; i < SEGMENT_KEY_WORDS; i++) {
+        hash = (hash ^ (guint)words[i]) * 0x9e3779b1u;
+        hash ^= hash >> 15;
+    }
+    return hash;
+}
+
+static gboolean key_equal(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(SegmentKey)) == 0;
+}
+
+GHashTable *segment_table_new(void)
+{
+    return g_hash_table_new_full(key_hash, key_equal, g_free, NULL);
+}
+
+/* Layers see nothing of the plan but what the scope compares; heads and losses do. */
+static gboolean is_shared(const Lowering *lowering, const SegmentKey *key)
+{
+    return lowering->cache != NULL && key->what < SEGMENT_CHUNK_FORWARD;
+}
+
+/* Tables are numbered as a plan makes them; to other plans only their content says something. */
+static gint32 retention_number(Lowering *lowering, gint32 id)
+{
+    const RetentionPlan *retention = lowering->retention;
+    if (id >= (gint32)lowering->retention_numbers->len) {
+        g_array_set_size(lowering->retention_numbers, (guint)id + 1);
+    }
+    gint32 *number = &g_array_index(lowering->retention_numbers, gint32, id);
+    for (int64_t i = 0; *number == 0 && i < lowering->graphs->n_layers; i++) {
+        for (int k = 0; *number == 0 && k < 2; k++) {
+            const Retention *table = k == 0 ? retention->made[i] : retention->found[i];
+            if (table->id == id) {
+                g_autoptr(GByteArray) bytes = g_byte_array_new();
+                gint32 head[] = {(gint32)table->mode, table->n_ops, table->intercepts, table->has_ddr};
+                g_byte_array_append(bytes, (const guint8 *)head, sizeof head);
+                g_byte_array_append(bytes, (const guint8 *)table->moved, (guint)(sizeof *table->moved * (size_t)table->n_ops));
+                g_byte_array_append(bytes, table->of_op, (guint)table->n_ops);
+                while (bytes->len % 8 != 0) {
+                    g_byte_array_append(bytes, (const guint8 *)"", 1);
+                }
+                *number = 1 + lower_cache_number(lowering->cache, bytes->data, bytes->len);
+            }
         }
     }
-    return -1;
+    return *number;
+}
+
+/* The key by which other plans know a segment. */
+static SegmentKey shared_key(Lowering *lowering, const SegmentKey *key)
+{
+    SegmentKey shared = *key;
+    shared.retention = retention_number(lowering, key->retention);
+    return shared;
+}
+
+static void remember(Lowering *lowering, const SegmentKey *key, int segment)
+{
+    g_hash_table_insert(lowering->segments, g_memdup2(key, sizeof *key), GINT_TO_POINTER(segment + 1));
+}
+
+int lowering_find_segment(Lowering *lowering, const SegmentKey *key)
+{
+    int found = GPOINTER_TO_INT(g_hash_table_lookup(lowering->segments, key)) - 1;
+    if (found >= 0 || !is_shared(lowering, key)) {
+        return found;
+    }
+    SegmentKey shared = shared_key(lowering, key);
+    Segment *segment = lower_cache_get(lowering->cache, lowering->scope, (const gint32 *)&shared);
+    if (segment != NULL) {
+        found = program_share_segment(lowering->program, segment);
+        remember(lowering, key, found);
+    }
+    return found;
 }
 
 /* Starts a segment for a key; the emitter then writes into it. */
@@ -18,10 +89,13 @@ int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char
 {
     int segment = program_add_segment(lowering->program, name, graph);
     if (key != NULL) {
-        CachedSegment cached = {*key, segment};
-        g_array_append_val(lowering->cache, cached);
+        remember(lowering, key, segment);
     }
     lowering->emitter.segment = program_segment(lowering->program, segment);
+    if (key != NULL && is_shared(lowering, key)) {
+        SegmentKey shared = shared_key(lowering, key);
+        lower_cache_put(lowering->cache, lowering->scope, (const gint32 *)&shared, lowering->emitter.segment);
+    }
     return segment;
 }
 

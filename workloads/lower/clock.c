@@ -9,6 +9,25 @@ gint32 clock_difference(SimTime ns, int n_launches)
     return (gint32)CLAMP(ns * n_launches, G_MININT32, G_MAXINT32);
 }
 
+/* Shares are told apart to 1/512, far below what they are known to: steps of nearly the same load run at the same clock. */
+static const double CLOCK_GRAIN = 512;
+
+/* Times and power of a segment's kernels on the compute stream. */
+static void settle_segment(Segment *segment)
+{
+    if (segment->is_settled) {
+        return;
+    }
+    for (guint k = 0; k < segment->instrs->len; k++) {
+        const Instr *instr = &g_array_index(segment->instrs, Instr, k);
+        if (instr->kind == INSTR_COMPUTE && instr->stream == STREAM_COMPUTE) {
+            segment->busy_ns += (double)instr->device_ns;
+            segment->power_ns += (double)instr->device_ns * (double)instr->power_share;
+        }
+    }
+    segment->is_settled = TRUE;
+}
+
 /* Power share of the compute stream over all calls. */
 static double program_share(const Program *program)
 {
@@ -18,15 +37,10 @@ static double program_share(const Program *program)
     }
     double busy = 0.0, power = 0.0;
     for (guint i = 0; i < program->segments->len; i++) {
-        const GArray *instrs = program_segment(program, (int)i)->instrs;
-        for (guint k = 0; k < instrs->len; k++) {
-            const Instr *instr = &g_array_index(instrs, Instr, k);
-            if (instr->kind == INSTR_COMPUTE && instr->stream == STREAM_COMPUTE) {
-                double ns = (double)instr->device_ns * n_calls[i];
-                busy += ns;
-                power += ns * (double)instr->power_share;
-            }
-        }
+        Segment *segment = program_segment(program, (int)i);
+        settle_segment(segment);
+        busy += segment->busy_ns * n_calls[i];
+        power += segment->power_ns * n_calls[i];
     }
     return busy > 0.0 ? power / busy : clock_shares[CLOCK_USUAL];
 }
@@ -34,15 +48,8 @@ static double program_share(const Program *program)
 void clock_settle(Program *program)
 {
     double share = CLAMP(program_share(program), clock_shares[CLOCK_LEAST], clock_shares[CLOCK_HIGHEST]);
+    share = round(share * CLOCK_GRAIN) / CLOCK_GRAIN;
     int side = share < clock_shares[CLOCK_USUAL] ? CLOCK_LEAST : CLOCK_HIGHEST;
     double part = (share - clock_shares[CLOCK_USUAL]) / (clock_shares[side] - clock_shares[CLOCK_USUAL]);
-    for (guint i = 0; i < program->segments->len; i++) {
-        const GArray *instrs = program_segment(program, (int)i)->instrs;
-        for (guint k = 0; k < instrs->len; k++) {
-            Instr *instr = &g_array_index(instrs, Instr, k);
-            if (instr->kind == INSTR_COMPUTE) {
-                instr->device_ns += (SimTime)llround(part * instr->clock_ns[side == CLOCK_LEAST ? 0 : 1]);
-            }
-        }
-    }
+    program->clock = (ProgramClock){side == CLOCK_LEAST ? 0 : 1, part};
 }

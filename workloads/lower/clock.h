@@ -16,5 +16,5 @@ extern const double clock_shares[N_CLOCK_SHARES];
 /* ns x n_launches, kept within what an instruction can hold. */
 gint32 clock_difference(SimTime ns, int n_launches);
 
-/* Settles the durations of a whole program. */
+/* Settles the clock of a whole program. */
 void clock_settle(Program *program);

@@ -345,7 +345,7 @@ int64_t lower_static_bytes(const Program *program)
 
 static void lowering_clear(Lowering *lowering)
 {
-    g_array_unref(lowering->cache);
+    g_hash_table_unref(lowering->segments);
     g_free(lowering->layers);
     g_free(lowering->experts);
     g_free(lowering->rows);
@@ -353,20 +353,26 @@ static void lowering_clear(Lowering *lowering)
     g_free(lowering->loads);
     g_free(lowering->swap_tokens);
     retention_plan_free(lowering->retention);
-    price_list_free(lowering->emitter.prices);
+    if (lowering->cache == NULL) {
+        price_list_free(lowering->emitter.prices);
+    }
+    g_array_unref(lowering->retention_numbers);
 }
 
-static Program *lower(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank, gboolean keeps_works)
+static Program *lower(LowerCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank,
+                      gboolean keeps_works)
 {
-    Lowering lowering = {.plan = plan, .graphs = graphs, .routing = routing, .ep_rank = ep_rank, .cut = -1};
+    Lowering lowering = {.plan = plan, .graphs = graphs, .routing = routing, .ep_rank = ep_rank, .cut = -1, .cache = cache};
     g_autofree gint32 *frames = g_new0(gint32, graphs->n_layers);
     StepState state = {.lowering = &lowering, .frames = frames};
     int cut_tensor;
     lowering.program = program_new();
     lowering.program->keeps_works = keeps_works;
-    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = price_list_new()};
-    lowering.cache = g_array_new(FALSE, TRUE, sizeof(CachedSegment));
+    lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = cache != NULL ? lower_cache_prices(cache, plan) : price_list_new()};
+    lowering.segments = segment_table_new();
+    lowering.scope = cache != NULL ? lower_cache_scope(cache, plan, routing != NULL, ep_rank) : -1;
     lowering.retention = retention_plan_new(plan, graphs, routing);
+    lowering.retention_numbers = g_array_new(FALSE, TRUE, sizeof(gint32));
     lowering_start(&lowering, frames, &state.head_frame, &state.embedding_frame);
     if (plan->seq_chunk > 0) {
         lowering.cut = head_find_cut(graphs->head, &cut_tensor);
@@ -389,10 +395,15 @@ static Program *lower(const Plan *plan, const ModelGraph *graphs, const Routing 
 
 Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
 {
-    return lower(plan, graphs, routing, ep_rank, FALSE);
+    return lower(NULL, plan, graphs, routing, ep_rank, FALSE);
 }
 
 Program *lower_plan_described(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
 {
-    return lower(plan, graphs, routing, ep_rank, TRUE);
+    return lower(NULL, plan, graphs, routing, ep_rank, TRUE);
+}
+
+Program *lower_plan_cached(LowerCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
+{
+    return lower(cache, plan, graphs, routing, ep_rank, FALSE);
 }

@@ -14,6 +14,7 @@
 
 #include "models/block.h"
 #include "workloads/lower/program.h"
+#include "workloads/lower/segment-cache.h"
 #include "workloads/plan/plan.h"
 #include "workloads/plan/routing.h"
 
@@ -31,6 +32,8 @@ Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *r
 
 /* The same with the work of every kernel kept (Segment.works): for reports. */
 Program *lower_plan_described(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);
+/* The same, taking from a cache what other plans had lowered (NULL: from scratch), and leaving there what they may need. */
+Program *lower_plan_cached(LowerCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);
 
 /* Device and library memory that is no tensor of the program: bytes of the static tags of one rank. */
 int64_t lower_static_bytes(const Program *program);

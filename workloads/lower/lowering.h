@@ -20,12 +20,13 @@ typedef struct SegmentKey {
     gint32 rows; /* of a loss chunk */
 } SegmentKey;
 
+G_STATIC_ASSERT(sizeof(SegmentKey) == SEGMENT_KEY_WORDS * sizeof(gint32));
+
+/* Kinds from SEGMENT_CHUNK_FORWARD on depend on how the loss is cut: other plans cannot share them. */
 typedef enum SegmentKind { SEGMENT_FORWARD, SEGMENT_BACKWARD, SEGMENT_CHUNK_FORWARD, SEGMENT_CHUNK_BACKWARD, SEGMENT_SWAP } SegmentKind;
 
-typedef struct CachedSegment {
-    SegmentKey key;
-    int segment;
-} CachedSegment;
+/* Segments of this lowering by their keys. */
+GHashTable *segment_table_new(void);
 
 /* A group and where its buffers are. */
 typedef struct GroupSite {
@@ -41,7 +42,9 @@ typedef struct Lowering {
     int64_t ep_rank;
     Program *program;
     Emitter emitter;
-    GArray *cache;         /* CachedSegment */
+    GHashTable *segments;  /* of this program, by their keys: for look-up alone */
+    LowerCache *cache;     /* segments of other programs, or NULL */
+    int scope;             /* in the cache */
     GroupSite root, head;  /* head.group NULL: part of the root group */
     GroupSite *layers, *experts; /* [n_layers]; experts[i].group NULL: part of the layer's group */
     RowCounts *rows;       /* [n_layers] */
@@ -53,6 +56,7 @@ typedef struct Lowering {
     gint32 inputs;         /* token ids and labels: static, no buffer of the program */
     int cut;               /* first operator of the chunked part of the head, or -1 */
     RetentionPlan *retention;
+    GArray *retention_numbers; /* gint32: 1 + number of a table's content in the cache, by its id; 0 = not asked yet */
     gint32 *swap_tokens; /* [n_layers]: two for each operator, or -1 */
 } Lowering;
 
@@ -89,7 +93,7 @@ void lowering_count_static(Lowering *lowering);
 /* The optimizer's step, then the end of the gradients. */
 void lowering_optimizer(Lowering *lowering);
 /* Segment of a key, or -1; start_segment makes one and points the emitter at it. */
-int lowering_find_segment(const Lowering *lowering, const SegmentKey *key);
+int lowering_find_segment(Lowering *lowering, const SegmentKey *key);
 int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char *name, const Graph *graph);
 /* Appends a call; valid until the next one. */
 Call *lowering_add_call(Lowering *lowering, int segment, int64_t layer, int64_t micro_batch);

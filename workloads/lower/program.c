@@ -1,5 +1,7 @@
 #include "workloads/lower/program.h"
 
+#include <math.h>
+
 #include "workloads/lower/whole.h"
 
 static const char *const label_names[N_LABELS - N_OPS] = {
@@ -47,14 +49,32 @@ char *program_collective_name(const Instr *instr)
     return g_strdup_printf("%s (%s)", coll_name((CollKind)instr->coll), program_group_name((GroupKind)instr->group));
 }
 
-static void segment_free(void *data)
+Segment *segment_ref(Segment *segment)
 {
-    Segment *segment = data;
+    segment->n_refs++;
+    return segment;
+}
+
+void segment_unref(Segment *segment)
+{
+    if (--segment->n_refs > 0) {
+        return;
+    }
+    for (int i = 0; i < N_SEGMENT_VIEWS; i++) {
+        if (segment->views[i] != NULL) {
+            segment->free_view[i](segment->views[i]);
+        }
+    }
     g_free(segment->name);
     g_array_unref(segment->instrs);
     g_array_unref(segment->operands);
     g_clear_pointer(&segment->works, g_array_unref);
     g_free(segment);
+}
+
+static void drop_segment(void *segment)
+{
+    segment_unref(segment);
 }
 
 static void group_free(void *group)
@@ -65,7 +85,7 @@ static void group_free(void *group)
 Program *program_new(void)
 {
     Program *program = g_new0(Program, 1);
-    program->segments = g_ptr_array_new_with_free_func(segment_free);
+    program->segments = g_ptr_array_new_with_free_func(drop_segment);
     program->calls = g_array_new(FALSE, TRUE, sizeof(Call));
     program->sites = g_array_new(FALSE, TRUE, sizeof(ProgramSite));
     program->whole_units = g_array_new(FALSE, TRUE, sizeof(WholeUnit));
@@ -92,11 +112,18 @@ int program_add_segment(Program *program, const char *name, const Graph *graph)
 {
     Segment *segment = g_new0(Segment, 1);
     segment->name = g_strdup(name);
+    segment->n_refs = 1;
     segment->graph = graph;
     segment->instrs = g_array_new(FALSE, TRUE, sizeof(Instr));
     segment->operands = g_array_new(FALSE, TRUE, sizeof(Place));
     segment->works = program->keeps_works ? g_array_new(FALSE, TRUE, sizeof(Work)) : NULL;
     g_ptr_array_add(program->segments, segment);
+    return (int)program->segments->len - 1;
+}
+
+int program_share_segment(Program *program, Segment *segment)
+{
+    g_ptr_array_add(program->segments, segment_ref(segment));
     return (int)program->segments->len - 1;
 }
 
@@ -119,6 +146,12 @@ guint program_next_call(const Program *program, guint call, int64_t n_times, int
         return repeat->first;
     }
     return call + 1;
+}
+
+SimTime program_instr_ns(const ProgramClock *clock, const Instr *instr)
+{
+    gboolean follows = instr->kind == INSTR_COMPUTE;
+    return follows ? instr->device_ns + (SimTime)llround(clock->part * instr->clock_ns[clock->side]) : instr->device_ns;
 }
 
 Place program_operand(const Segment *segment, const Instr *instr, int i)

@@ -155,7 +155,7 @@ typedef struct Instr {
     gint32 op;     /* operator of the segment's graph, or -1 */
     gint32 n_launches;
     guint8 share;      /* COMPUTE, COLLECTIVE: ShareClass */
-    SimTime device_ns; /* COMPUTE, COLLECTIVE: duration alone on device and network */
+    SimTime device_ns; /* COMPUTE, COLLECTIVE: duration alone on device and network, at the usual clock */
     float power_share; /* COMPUTE: timing_power_share() of its kernels */
     gint32 work;        /* COMPUTE: in the segment's list of works, or -1 */
     gint32 clock_ns[2]; /* COMPUTE: what device_ns gains or loses at the least and the highest step share of clock.h */
@@ -167,12 +167,21 @@ typedef struct Instr {
 /* "all_gather (dense FSDP)"; caller frees. */
 char *program_collective_name(const Instr *instr);
 
+/* Interpreters that keep a form of their own of a segment. */
+typedef enum SegmentView { VIEW_TIME, VIEW_MEMORY, N_SEGMENT_VIEWS } SegmentView;
+
+/* Segments are shared between programs; once lowered, they do not change. */
 typedef struct Segment {
+    gint n_refs;
     char *name;         /* "backward of KDA + MoE layer" */
     const Graph *graph; /* borrowed, or NULL */
     GArray *instrs;     /* Instr */
     GArray *operands;   /* Place; idx -1 = absent */
     GArray *works;      /* Work: what its kernels ask for, without group_rows; NULL unless the program keeps them */
+    double busy_ns, power_ns; /* compute stream, once settled: time of its kernels, and the same weighed with their power */
+    gboolean is_settled;
+    void *views[N_SEGMENT_VIEWS]; /* what interpreters made of it for their own use; each with its destructor */
+    GDestroyNotify free_view[N_SEGMENT_VIEWS];
 } Segment;
 
 enum { CALL_ARGS_MAX = 26 };
@@ -201,8 +210,14 @@ typedef struct ProgramSite {
     gint32 layer;                  /* -1 = outside the layers */
 } ProgramSite;
 
+/* The clock that the step's own load leaves: kernels last device_ns + part x clock_ns[side]. See clock.h. */
+typedef struct ProgramClock {
+    gint32 side;
+    double part;
+} ProgramClock;
+
 typedef struct Program {
-    GPtrArray *segments; /* Segment, owned */
+    GPtrArray *segments; /* Segment, with a reference */
     GArray *calls;       /* Call; a repeated block stands here once */
     CallRepeat repeat;
     GArray *sites;       /* ProgramSite */
@@ -213,6 +228,7 @@ typedef struct Program {
     gint32 n_buffers, n_tokens;
     gboolean keeps_works; /* segments list the works of their kernels, for reports */
     int64_t host_static_bytes; /* the same in pinned host memory */
+    ProgramClock clock;
     int64_t static_bytes[N_MEM_TAGS]; /* alive before the step and after it */
 } Program;
 
@@ -220,8 +236,11 @@ Program *program_new(void);
 void program_free(Program *program);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Program, program_free)
 
-/* Adds an empty segment; the program owns it. Returns its index. */
+/* Adds an empty segment, or one that another program has too. Returns its index. */
 int program_add_segment(Program *program, const char *name, const Graph *graph);
+int program_share_segment(Program *program, Segment *segment);
+Segment *segment_ref(Segment *segment);
+void segment_unref(Segment *segment);
 Segment *program_segment(const Program *program, int idx);
 
 /* Times that a call of the list runs: 1, or those of the repeated block. */
@@ -229,6 +248,9 @@ int64_t program_call_times(const Program *program, guint call);
 
 /* The call to run after `call`, when the repeated block has been run n_done times through so far; updates n_done. */
 guint program_next_call(const Program *program, guint call, int64_t n_times, int64_t *n_done);
+
+/* Duration of an instruction alone on device and network, at the clock of the step. */
+SimTime program_instr_ns(const ProgramClock *clock, const Instr *instr);
 
 /* The i-th buffer that a VALUE or COLLECTIVE names; idx -1 = absent. */
 Place program_operand(const Segment *segment, const Instr *instr, int i);

@@ -5,6 +5,7 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json-read.h"
+#include "workloads/plan/plan-cache.h"
 #include "workloads/plan/plan-check.h"
 #include "workloads/plan/plan-read.h"
 #include "workloads/plan/plan-moe.h"
@@ -22,7 +23,7 @@ int64_t plan_n_shards(const Plan *plan, gboolean expert)
 
 void plan_free(Plan *plan)
 {
-    if (plan == NULL) {
+    if (plan == NULL || g_atomic_int_add(&plan->extra_refs, -1) > 0) {
         return;
     }
     g_free(plan->name);
@@ -32,6 +33,12 @@ void plan_free(Plan *plan)
     json_decref(plan->routing_loads);
     g_clear_pointer(&plan->warnings, g_ptr_array_unref);
     g_free(plan);
+}
+
+const Plan *plan_ref(const Plan *plan)
+{
+    g_atomic_int_inc(&((Plan *)(uintptr_t)plan)->extra_refs); /* counting owners changes no plan */
+    return plan;
 }
 
 char *plan_read_path(const char *base_dir, const char *path)
@@ -80,21 +87,21 @@ void plan_read_adopt(JsonObject *root, const char *key, GError *error)
     g_error_free(error);
 }
 
-static void read_model(Plan *plan, JsonObject *root, const char *base_dir)
+static void read_model(Plan *plan, PlanCache *cache, JsonObject *root, const char *base_dir)
 {
     json_t *value = json_object_raw(root, "model");
     GError *error = NULL;
     if (json_is_string(value)) {
         const char *text = json_string_value(value);
         g_autofree char *path = is_path(text) ? plan_read_path(base_dir, text) : g_strdup(text);
-        plan->model = model_load(path, NULL, &error);
+        plan->model = plan_cache_model(cache, path, NULL, &error);
     } else if (json_is_object(value) && json_object_get(value, "config") != NULL) {
         JsonObject *object = json_object_child(root, "model");
         const char *config = json_object_string(object, "config", NULL);
         json_t *overrides = json_object_raw(object, "overrides");
         g_autofree char *path = config != NULL && is_path(config) ? plan_read_path(base_dir, config) : g_strdup(config);
         if (path != NULL) {
-            plan->model = model_load(path, overrides, &error);
+            plan->model = plan_cache_model(cache, path, overrides, &error);
         } else if (json_object_ok(object)) {
             json_object_fail(object, "config", "missing; give a preset (moesim model lists them) or the path of a config.json");
         }
@@ -110,7 +117,7 @@ static void read_model(Plan *plan, JsonObject *root, const char *base_dir)
     }
 }
 
-static void read_cluster(Plan *plan, JsonObject *root, const char *base_dir)
+static void read_cluster(Plan *plan, PlanCache *cache, JsonObject *root, const char *base_dir)
 {
     JsonObject *object = json_object_child(root, "cluster");
     GError *error = NULL;
@@ -131,7 +138,7 @@ static void read_cluster(Plan *plan, JsonObject *root, const char *base_dir)
         return;
     }
     g_autofree char *path = preset != NULL ? g_strdup(preset) : plan_read_path(base_dir, file);
-    plan->cluster = cluster_load(path, nodes, gpus, &error);
+    plan->cluster = plan_cache_cluster(cache, path, nodes, gpus, &error);
     if (error != NULL) {
         plan_read_adopt(root, "cluster", error);
     }
@@ -443,12 +450,12 @@ static void read_kernels(Plan *plan, JsonObject *root)
     json_object_end(object);
 }
 
-static void plan_read(Plan *plan, JsonObject *root, const char *base_dir)
+static void plan_read(Plan *plan, PlanCache *cache, JsonObject *root, const char *base_dir)
 {
     (void)json_object_string(root, "$schema", NULL);
     (void)json_object_string(root, "_note", NULL);
-    read_model(plan, root, base_dir);
-    read_cluster(plan, root, base_dir);
+    read_model(plan, cache, root, base_dir);
+    read_cluster(plan, cache, root, base_dir);
     read_parallel(plan, root);
     read_workload(plan, root, base_dir);
     read_moe(plan, root);
@@ -462,7 +469,7 @@ static void plan_read(Plan *plan, JsonObject *root, const char *base_dir)
     }
 }
 
-static Plan *plan_from_doc(JsonDoc *doc, const char *base_dir, GError **error)
+static Plan *plan_from_doc(JsonDoc *doc, PlanCache *cache, const char *base_dir, GError **error)
 {
     g_autoptr(Plan) plan = g_new0(Plan, 1);
     JsonObject *root = json_doc_open(doc, error);
@@ -471,7 +478,7 @@ static Plan *plan_from_doc(JsonDoc *doc, const char *base_dir, GError **error)
     }
     plan->name = g_strdup(json_doc_name(doc));
     plan->warnings = g_ptr_array_new_with_free_func(g_free);
-    plan_read(plan, root, base_dir);
+    plan_read(plan, cache, root, base_dir);
     if (!json_object_close(root, FALSE, error)) {
         return NULL;
     }
@@ -482,11 +489,16 @@ Plan *plan_load(const char *path, GError **error)
 {
     g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, error);
     g_autofree char *base_dir = g_path_get_dirname(path);
-    return doc != NULL ? plan_from_doc(doc, base_dir, error) : NULL;
+    return doc != NULL ? plan_from_doc(doc, NULL, base_dir, error) : NULL;
 }
 
 Plan *plan_from_json(json_t *value, const char *name, const char *base_dir, GError **error)
 {
+    return plan_from_json_cached(NULL, value, name, base_dir, error);
+}
+
+Plan *plan_from_json_cached(PlanCache *cache, json_t *value, const char *name, const char *base_dir, GError **error)
+{
     g_autoptr(JsonDoc) doc = json_doc_from_value(value, name);
-    return plan_from_doc(doc, base_dir, error);
+    return plan_from_doc(doc, cache, base_dir, error);
 }

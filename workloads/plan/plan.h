@@ -48,6 +48,7 @@ typedef struct PlanMoe {
 } PlanMoe;
 
 typedef struct Plan {
+    gint extra_refs; /* beside the first; see plan_ref() */
     char *name; /* file, for messages */
     Model *model;
     Cluster *cluster;
@@ -112,5 +113,20 @@ Plan *plan_load(const char *path, GError **error);
 Plan *plan_from_json(json_t *value, const char *name, const char *base_dir, GError **error);
 /* Ranks that share the states of a dense parameter, or of an expert (under EP): 1 where nothing is sharded. */
 int64_t plan_n_shards(const Plan *plan, gboolean expert);
+
+/*
+ * What plans loaded, for those that come later: equal models and clusters are one. A file is read once. Serves one thread;
+ * plans made with it may outlive it.
+ */
+typedef struct PlanCache PlanCache;
+PlanCache *plan_cache_new(void);
+void plan_cache_free(PlanCache *cache);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(PlanCache, plan_cache_free)
+
+/* plan_from_json() with a cache. */
+Plan *plan_from_json_cached(PlanCache *cache, json_t *value, const char *name, const char *base_dir, GError **error);
+
+/* One more owner of a plan, which must not be changed from then on. */
+const Plan *plan_ref(const Plan *plan);
 void plan_free(Plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Plan, plan_free)

@@ -8,6 +8,7 @@
 #include "sim/des/share.h"
 #include "sim/des/span.h"
 #include "sim/des/stream.h"
+#include "workloads/run/step-memo.h"
 
 /* The host of one class: where it is in the program. */
 typedef struct Host {
@@ -123,11 +124,12 @@ static uint64_t work_tag(Step *step, const Host *host)
 
 static void push_compute(Step *step, Host *host, const Instr *instr)
 {
-    SimTime one_host = instr->host_ns / instr->n_launches, one_device = instr->device_ns / instr->n_launches;
+    SimTime device_ns = program_instr_ns(&host->program->clock, instr);
+    SimTime one_host = instr->host_ns / instr->n_launches, one_device = device_ns / instr->n_launches;
     SimTime first = host->now_ns + one_host;
     SimTime last = host->now_ns + instr->host_ns;
-    StreamWork work = {.duration_ns = instr->device_ns,
-                       .not_before_ns = MAX(first, last + one_device - instr->device_ns),
+    StreamWork work = {.duration_ns = device_ns,
+                       .not_before_ns = MAX(first, last + one_device - device_ns),
                        .cls = instr->share,
                        .tag = work_tag(step, host)};
     host->now_ns = last;
@@ -139,27 +141,6 @@ static void push_compute(Step *step, Host *host, const Instr *instr)
     }
 }
 
-/* What the observed class did, by name. */
-static void note(Step *step, const Host *host, const Instr *instr)
-{
-    StepTimes *times = step->times;
-    gboolean stands_for_more = program_call_times(host->program, host->call) > 1 && host->n_repeats == step->n_repeats - 1;
-    int64_t n = stands_for_more ? 1 + step->n_skipped : 1;
-    times->launches[instr->label] += n * instr->n_launches;
-    times->flops[instr->label] += (double)n * instr->flops;
-    times->busy_ns[instr->label] += n * instr->device_ns;
-    times->evidence_ns[instr->evidence] += n * instr->device_ns;
-    times->moved_bytes[instr->label] += n * (instr->kind == INSTR_COMPUTE ? instr->bytes : 0);
-    if (instr->phase == PHASE_RECOMPUTE) {
-        times->recomputed_flops += (double)n * instr->flops;
-    }
-    if (instr->kind == INSTR_COLLECTIVE) {
-        times->coll_ns[instr->group][instr->coll] += n * instr->device_ns;
-        times->coll_count[instr->group][instr->coll] += n;
-        times->coll_bytes[instr->group][instr->coll] += n * instr->bytes;
-    }
-}
-
 /* Issues one instruction; FALSE when the host has to wait for the device. */
 static gboolean host_issue(Step *step, Host *host, const Call *call, const Instr *instr)
 {
@@ -168,9 +149,6 @@ static gboolean host_issue(Step *step, Host *host, const Call *call, const Instr
     switch ((InstrKind)instr->kind) {
     case INSTR_COMPUTE:
     case INSTR_COLLECTIVE:
-        if (host == step->hosts && host->round == N_ROUNDS - 1) {
-            note(step, host, instr);
-        }
         push_compute(step, host, instr);
         return TRUE;
     case INSTR_RECORD:
@@ -375,6 +353,7 @@ static gboolean step_finish(Step *step)
     times->step_ns = step->mark_ns - step->start_ns;
     add_exposed(step, step->start_ns, step->mark_ns, 1);
     times->n_events = sim_engine_n_events(step->engine);
+    step_count(step->hosts[0].program, times);
     return add_skipped(step);
 }
 
@@ -387,7 +366,8 @@ static gboolean check_durations(const Program *program, const Plan *plan, GError
         const Segment *segment = g_ptr_array_index(program->segments, s);
         for (guint i = 0; i < segment->instrs->len; i++) {
             const Instr *instr = &g_array_index(segment->instrs, Instr, i);
-            if (instr->device_ns < 0 || instr->device_ns > WORK_NS_MAX) {
+            SimTime device_ns = program_instr_ns(&program->clock, instr);
+            if (device_ns < 0 || device_ns > WORK_NS_MAX) {
                 g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                             "%s: workload: one %s takes more than ten hours; lower seq_len or micro_batch", plan->name,
                             program_label_name(instr->label));
@@ -451,14 +431,10 @@ gboolean step_observe(const Plan *plan, Program *const *programs, int64_t n_clas
     return step_try(plan, programs, n_classes, n, observer, ret_times, &settled, error);
 }
 
-gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
+/* Simulated with every event, on one device per class; as many repetitions of alike micro-batches as it takes. */
+static gboolean run_streams(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
 {
     gboolean settled = FALSE;
-    for (int64_t c = 0; c < n_classes; c++) {
-        if (!check_durations(programs[c], plan, error)) {
-            return FALSE;
-        }
-    }
     for (size_t i = 0; i < G_N_ELEMENTS(repeat_trials) && !settled; i++) {
         int64_t n_repeats = MIN(repeat_trials[i], programs[0]->repeat.times);
         if (!step_try(plan, programs, n_classes, n_repeats, NULL, ret_times, &settled, error)) {
@@ -466,4 +442,32 @@ gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes,
         }
     }
     return TRUE;
+}
+
+gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times,
+                       GError **error)
+{
+    gboolean settled = FALSE;
+    for (int64_t c = 0; c < n_classes; c++) {
+        if (!check_durations(programs[c], plan, error)) {
+            return FALSE;
+        }
+    }
+    if (n_classes > 1) {
+        return run_streams(plan, programs, n_classes, ret_times, error);
+    }
+    Sharing sharing = {plan->cluster->device, host_link_of(plan->cluster)};
+    g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
+    *ret_times = (StepTimes){0};
+    if (!step_fold(memo, law, programs[0], ret_times, &settled) || !settled) {
+        return run_streams(plan, programs, n_classes, ret_times, error); /* which says what waits for what, if it blocks */
+    }
+    step_count(programs[0], ret_times);
+    return TRUE;
+}
+
+gboolean step_run(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error)
+{
+    g_autoptr(StepMemo) memo = step_memo_new();
+    return step_run_memo(memo, plan, programs, n_classes, ret_times, error);
 }

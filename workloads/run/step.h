@@ -30,6 +30,16 @@ typedef struct StepTimes {
     uint64_t n_events;
 } StepTimes;
 
+/* What steps of one session remember for each other. Serves one thread. */
+typedef struct StepMemo StepMemo;
+StepMemo *step_memo_new(void);
+void step_memo_free(StepMemo *memo);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(StepMemo, step_memo_free)
+
+/* Memory that it takes; forgets everything. */
+size_t step_memo_size_bytes(const StepMemo *memo);
+void step_memo_clear(StepMemo *memo);
+
 /*
  * Runs one program per class (n of them, the same calls of collectives). Errors: a deadlock, which is a fault of the
  * lowering, with what waits for what.
@@ -65,6 +75,10 @@ gboolean step_observe(const Plan *plan, Program *const *programs, int64_t n_clas
  * of several groups where parameters are gathered and reduced. Classes are the one or the other.
  */
 gboolean step_group_meets(Program *const *programs, int64_t n_classes, GroupKind group);
+
+/* The same with a memo, which makes it faster and changes nothing else. */
+gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times,
+                       GError **error);
 
 /* The same with every repeated micro-batch simulated: what step_run must equal. For tests. */
 gboolean step_run_unfolded(const Plan *plan, Program *const *programs, int64_t n_classes, StepTimes *ret_times, GError **error);

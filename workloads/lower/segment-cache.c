@@ -1,0 +1,223 @@
+#include "workloads/lower/segment-cache.h"
+
+#include <string.h>
+
+#include "sim/base/intern.h"
+#include "workloads/lower/lower.h"
+
+/* A plan with the fields blanked out that do not matter to what is remembered, and what stands beside it. */
+typedef struct PlanKey {
+    Plan plan;
+    int64_t is_routed, ep_rank;
+} PlanKey;
+
+/* Something remembered for plans; keeps one of them alive. */
+typedef struct Entry {
+    PlanKey key; /* first: it is its own key in the table */
+    const Plan *plan;
+    int scope;
+    ModelGraph *graphs;
+} Entry;
+
+typedef struct SegmentEntry {
+    gint32 key[1 + SEGMENT_KEY_WORDS]; /* scope, then the words */
+    Segment *segment;
+} SegmentEntry;
+
+/* A device's prices. */
+typedef struct DevicePrices {
+    const Device *device; /* kept alive by the plan */
+    const Plan *plan;
+    PriceList *prices;
+} DevicePrices;
+
+struct LowerCache {
+    GHashTable *graphs, *scopes; /* Entry; for look-up alone, like the other table */
+    GHashTable *segments;        /* SegmentEntry */
+    Intern *contents;
+    GArray *prices;              /* DevicePrices: a sweep has few devices */
+    int n_scopes;
+    size_t n_instrs;
+};
+
+static guint bytes_hash(const void *data, size_t n_bytes)
+{
+    uint64_t hash = n_bytes;
+    for (size_t i = 0; i + 8 <= n_bytes; i += 8) {
+        uint64_t word;
+        memcpy(&word, (const char *)data + i, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return (guint)(hash ^ hash >> 32);
+}
+
+static guint plan_key_hash(const void *key)
+{
+    return bytes_hash(key, sizeof(PlanKey));
+}
+
+static gboolean plan_key_equal(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(PlanKey)) == 0;
+}
+
+static guint segment_key_hash(const void *key)
+{
+    guint hash = 0;
+    for (int i = 0; i < 1 + SEGMENT_KEY_WORDS; i++) {
+        hash = (hash ^ (guint)((const gint32 *)key)[i]) * 0x9e3779b1u;
+        hash ^= hash >> 15;
+    }
+    return hash;
+}
+
+static gboolean segment_key_equal(const void *a, const void *b)
+{
+    return memcmp(a, b, (1 + SEGMENT_KEY_WORDS) * sizeof(gint32)) == 0;
+}
+
+static void entry_free(void *data)
+{
+    Entry *entry = data;
+    model_graph_free(entry->graphs);
+    plan_free((Plan *)(uintptr_t)entry->plan);
+    g_free(entry);
+}
+
+static void segment_entry_free(void *data)
+{
+    segment_unref(((SegmentEntry *)data)->segment);
+    g_free(data);
+}
+
+static void device_prices_clear(void *data)
+{
+    DevicePrices *prices = data;
+    price_list_free(prices->prices);
+    plan_free((Plan *)(uintptr_t)prices->plan);
+}
+
+LowerCache *lower_cache_new(void)
+{
+    LowerCache *cache = g_new0(LowerCache, 1);
+    cache->graphs = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
+    cache->scopes = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
+    cache->segments = g_hash_table_new_full(segment_key_hash, segment_key_equal, NULL, segment_entry_free);
+    cache->contents = intern_new();
+    cache->prices = g_array_new(FALSE, TRUE, sizeof(DevicePrices));
+    g_array_set_clear_func(cache->prices, device_prices_clear);
+    return cache;
+}
+
+void lower_cache_free(LowerCache *cache)
+{
+    if (cache != NULL) {
+        g_hash_table_unref(cache->segments);
+        g_hash_table_unref(cache->scopes);
+        g_hash_table_unref(cache->graphs);
+        intern_free(cache->contents);
+        g_array_unref(cache->prices);
+        g_free(cache);
+    }
+}
+
+size_t lower_cache_size(const LowerCache *cache)
+{
+    return cache->n_instrs;
+}
+
+/* The plan without what names it and what neither its layers nor its graphs can see. */
+static void start_key(const Plan *plan, PlanKey *ret_key)
+{
+    memset(ret_key, 0, sizeof *ret_key);
+    memcpy(&ret_key->plan, plan, sizeof *plan);
+    ret_key->plan.extra_refs = 0;
+    ret_key->plan.name = NULL;
+    ret_key->plan.warnings = NULL;
+    ret_key->plan.global_batch = ret_key->plan.n_micro_batches = 0;
+}
+
+static Entry *find_entry(GHashTable *table, const Plan *plan, const PlanKey *key)
+{
+    Entry *entry = g_hash_table_lookup(table, key);
+    if (entry == NULL) {
+        entry = g_new0(Entry, 1);
+        memcpy(&entry->key, key, sizeof *key);
+        entry->plan = plan_ref(plan);
+        entry->scope = -1;
+        g_hash_table_insert(table, &entry->key, entry);
+    }
+    return entry;
+}
+
+const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan)
+{
+    PlanKey key;
+    start_key(plan, &key);
+    /* graphs know whether the loss is cut and how wide its slices are, but nothing of shards, of memory or of the machine */
+    key.plan.seq_chunk = plan->seq_chunk > 0;
+    key.plan.dp_replicate = key.plan.dp_shard = key.plan.efsdp = 0;
+    key.plan.cluster = NULL;
+    key.plan.reshard_after_forward = FALSE;
+    key.plan.prefetch = PLAN_PREFETCH_IMPLICIT;
+    key.plan.recompute = PLAN_RECOMPUTE_NONE;
+    memset(key.plan.keep, 0, sizeof key.plan.keep);
+    Entry *entry = find_entry(cache->graphs, plan, &key);
+    if (entry->graphs == NULL) {
+        entry->graphs = lower_graphs(plan);
+    }
+    return entry->graphs;
+}
+
+PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan)
+{
+    const Device *device = plan->cluster->device;
+    for (guint i = 0; i < cache->prices->len; i++) {
+        const DevicePrices *known = &g_array_index(cache->prices, DevicePrices, i);
+        if (known->device == device) {
+            return known->prices;
+        }
+    }
+    DevicePrices prices = {device, plan_ref(plan), price_list_new()};
+    g_array_append_val(cache->prices, prices);
+    return prices.prices;
+}
+
+int lower_cache_scope(LowerCache *cache, const Plan *plan, gboolean is_routed, int64_t ep_rank)
+{
+    PlanKey key;
+    start_key(plan, &key);
+    key.plan.seq_chunk = key.plan.vocab_chunk = 0;
+    key.is_routed = is_routed;
+    key.ep_rank = ep_rank;
+    Entry *entry = find_entry(cache->scopes, plan, &key);
+    if (entry->scope < 0) {
+        entry->scope = cache->n_scopes++;
+    }
+    return entry->scope;
+}
+
+gint32 lower_cache_number(LowerCache *cache, const void *data, size_t n_bytes)
+{
+    gboolean is_new;
+    return (gint32)intern_bytes(cache->contents, data, n_bytes, &is_new);
+}
+
+Segment *lower_cache_get(const LowerCache *cache, int scope, const gint32 *key)
+{
+    SegmentEntry wanted = {.key = {scope}};
+    memcpy(wanted.key + 1, key, SEGMENT_KEY_WORDS * sizeof(gint32));
+    const SegmentEntry *entry = g_hash_table_lookup(cache->segments, &wanted);
+    return entry != NULL ? entry->segment : NULL;
+}
+
+void lower_cache_put(LowerCache *cache, int scope, const gint32 *key, Segment *segment)
+{
+    SegmentEntry *entry = g_new0(SegmentEntry, 1);
+    entry->key[0] = scope;
+    memcpy(entry->key + 1, key, SEGMENT_KEY_WORDS * sizeof(gint32));
+    entry->segment = segment_ref(segment);
+    cache->n_instrs += segment->instrs->len;
+    g_hash_table_insert(cache->segments, entry, entry);
+}

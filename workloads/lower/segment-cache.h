@@ -1,0 +1,42 @@
+/*
+ * Segment cache: pieces of lowered programs that neighbouring plans have in common.
+ *
+ * The segments of layers depend on the plan and on nothing else. Two plans whose bytes are equal, but for the fields that
+ * layers never see (how the loss is cut, how many micro-batches there are), share them. The whole plan is compared, with
+ * those few fields blanked out: a field that plans get later takes part by itself. A plan that stands in the cache is kept
+ * alive, so equal addresses in plans mean equal things.
+ *
+ * Segments in a cache are never changed. A cache serves one thread.
+ */
+#pragma once
+
+#include "models/block.h"
+#include "workloads/lower/price.h"
+#include "workloads/lower/program.h"
+#include "workloads/plan/plan.h"
+
+typedef struct LowerCache LowerCache;
+
+LowerCache *lower_cache_new(void);
+void lower_cache_free(LowerCache *cache);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(LowerCache, lower_cache_free)
+
+/* Instructions of all segments, a measure of the memory that the cache takes. */
+size_t lower_cache_size(const LowerCache *cache);
+
+/* Graphs of a plan's model; they live as long as the cache. */
+const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan);
+
+/* What was priced for a plan's device. */
+PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan);
+
+/* Number of what the layers of a class of ranks look like: equal numbers, equal segments. */
+int lower_cache_scope(LowerCache *cache, const Plan *plan, gboolean is_routed, int64_t ep_rank);
+
+/* Number of some bytes (a multiple of 8): equal bytes, equal numbers, whatever plan they are of. */
+gint32 lower_cache_number(LowerCache *cache, const void *data, size_t n_bytes);
+
+/* Segment of a key (words) in a scope, or NULL; borrowed. put takes a reference. */
+enum { SEGMENT_KEY_WORDS = 12 };
+Segment *lower_cache_get(const LowerCache *cache, int scope, const gint32 *key);
+void lower_cache_put(LowerCache *cache, int scope, const gint32 *key, Segment *segment);

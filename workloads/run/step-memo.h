@@ -1,0 +1,82 @@
+/*
+ * Step memo: what the machine of a class of ranks did once and need not do again.
+ *
+ * A moment of the machine (streams with what stands in them, host, tokens), counted from now, is a state; what a call pushes
+ * is a view; a move leads from a state by a view to a state, with the time it took. States, views and moves are known by
+ * their content: the priced instructions themselves, with the law by which they slow each other down. So a layer that finds
+ * the machine as an equal layer did before it, in this plan or in another one, is looked up instead of simulated, and what
+ * is looked up is what would be simulated: the same numbers.
+ *
+ * A host that runs ahead without a bound never comes back to a state: past PENDING_MAX items the machine goes on without.
+ */
+#pragma once
+
+#include "sim/base/intern.h"
+#include "sim/des/lanes.h"
+#include "workloads/run/step.h"
+
+/* Sums that the machine keeps: see StepTimes. */
+enum { STEP_SUM_COMM, STEP_SUM_COPY, STEP_SUM_IDLE, N_STEP_SUMS };
+
+enum { PENDING_MAX = 1024, VIEW_PLACES_MAX = 24, VIEW_SLOTS_MAX = 64, MOVE_MARKS_MAX = 4 };
+
+typedef enum ViewItemKind { VIEW_WORK, VIEW_RECORD, VIEW_WAIT, VIEW_HOST, VIEW_SYNC, VIEW_MARK, VIEW_DRAIN } ViewItemKind;
+
+/* What one instruction pushes. */
+typedef struct ViewItem {
+    guint8 kind, lane, cls;
+    guint8 place;         /* RECORD, WAIT: of the view's places */
+    guint32 value;        /* MARK */
+    SimTime duration_ns;  /* WORK */
+    SimTime host_ns;      /* what the host needs to issue it; SYNC: to go on after it */
+    SimTime offset_ns;    /* WORK: starts no earlier than this after the host came to it */
+} ViewItem;
+
+/* A segment as the machine sees it: what it pushes, and where its tokens are. */
+typedef struct TimeView {
+    guint32 id;
+    const Place *places;
+    const ViewItem *items;
+    guint n_places, n_items;
+} TimeView;
+
+/* A mark on the way, counted from the start of the move. */
+typedef struct MoveMark {
+    guint32 phase;
+    SimTime ns;
+    LaneSums sums;
+} MoveMark;
+
+/* Where a call leads from a state. */
+typedef struct Move {
+    gint64 state; /* afterwards; -1 = too large to be one */
+    SimTime ns;
+    LaneSums sums;
+    guint32 n_marks, n_slots;
+    MoveMark marks[MOVE_MARKS_MAX];
+    gint16 origins[VIEW_SLOTS_MAX]; /* pending tokens afterwards: place of the view, or -1 - pending token before it */
+} Move;
+
+struct StepMemo {
+    Intern *laws, *views, *states, *keys;
+    GArray *moves;         /* Move, by key */
+    GHashTable *known;     /* KnownView by segment and clock: of segments that are shared between plans */
+    Lanes *lanes;
+    GArray *words, *items, *places; /* scratch */
+    uint64_t n_looked_up, n_simulated;
+};
+
+/* View of a segment at a clock. */
+TimeView step_view(StepMemo *memo, Segment *segment, const ProgramClock *clock);
+
+/* View that lets everything end. */
+TimeView step_view_drain(StepMemo *memo);
+
+/*
+ * Runs the program of a class that has its device and its groups for itself. FALSE: it blocks itself, a fault of the
+ * lowering. *ret_settled FALSE: the repeated micro-batches never find the machine as it was, and nothing is said of times.
+ */
+gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, StepTimes *times, gboolean *ret_settled);
+
+/* Everything of a step that does not depend on when: counts and nominal times by label, of one class. */
+void step_count(const Program *program, StepTimes *times);
