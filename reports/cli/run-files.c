@@ -101,7 +101,8 @@ static void put_work(Table *table, const Work *work, int64_t n_launches)
 }
 
 /* A kernel or collective, run so many times. */
-static void put_instr(Table *table, const Segment *segment, const Instr *instr, int64_t times, const char *layers)
+static void put_instr(Table *table, const Segment *segment, const ProgramClock *clock, const Instr *instr, int64_t times,
+                      const char *layers)
 {
     gboolean is_collective = instr->kind == INSTR_COLLECTIVE;
     table_add_row(table);
@@ -122,7 +123,7 @@ static void put_instr(Table *table, const Segment *segment, const Instr *instr, 
     }
     table_put_integer(table, OPERATOR_TIMES, times);
     table_put_integer(table, OPERATOR_LAUNCHES, times * instr->n_launches);
-    table_put_number(table, OPERATOR_SECONDS, (double)(times * instr->device_ns) * 1e-9);
+    table_put_number(table, OPERATOR_SECONDS, (double)(times * program_instr_ns(clock, instr)) * 1e-9);
     table_put_number(table, OPERATOR_FLOPS, (double)times * instr->flops);
     table_put_text(table, OPERATOR_EVIDENCE, evidence_name((Evidence)instr->evidence));
 }
@@ -141,7 +142,7 @@ Table *run_operators_table(const RunRecord *record)
         for (guint i = 0; i < segment->instrs->len; i++) {
             const Instr *instr = &g_array_index(segment->instrs, Instr, i);
             if ((instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE) && times > 0) {
-                put_instr(table, segment, instr, times, layers->str);
+                put_instr(table, segment, &program->clock, instr, times, layers->str);
             }
         }
     }

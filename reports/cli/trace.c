@@ -137,8 +137,10 @@ static void append_collective(const Writer *writer, GString *out, const Instr *i
 }
 
 /* What every event of an instruction says alike: name, category, arguments; the arguments are left open. */
-static char *instr_tail(const Writer *writer, const Segment *segment, const Instr *instr)
+static char *instr_tail(const Writer *writer, const StepSite *site, const Instr *instr)
 {
+    const Segment *segment = run_record_segment(writer->record, site);
+    const ProgramClock *clock = &run_record_program(writer->record, site->rank_class)->clock;
     GString *out = g_string_new(",\"name\":");
     gboolean is_collective = instr->kind == INSTR_COLLECTIVE;
     gboolean has_op = instr->op >= 0 && segment->graph != NULL;
@@ -159,7 +161,7 @@ static char *instr_tail(const Writer *writer, const Segment *segment, const Inst
     }
     g_string_append_printf(out, ",\"flops\":%.17g", instr->flops);
     append_int_arg(out, "launches", instr->n_launches);
-    append_us(out, "alone_us", instr->device_ns);
+    append_us(out, "alone_us", program_instr_ns(clock, instr));
     append_text_arg(out, "evidence", evidence_name((Evidence)instr->evidence));
     return g_string_free(out, FALSE);
 }
@@ -169,7 +171,7 @@ static const char *find_tail(Writer *writer, const StepSite *site)
     const Instr *instr = run_record_instr(writer->record, site);
     char *tail = g_hash_table_lookup(writer->tails, instr);
     if (tail == NULL) {
-        tail = instr_tail(writer, run_record_segment(writer->record, site), instr);
+        tail = instr_tail(writer, site, instr);
         g_hash_table_insert(writer->tails, (void *)(uintptr_t)instr, tail);
     }
     return tail;

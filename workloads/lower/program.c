@@ -1,6 +1,7 @@
 #include "workloads/lower/program.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "workloads/lower/whole.h"
 
@@ -146,6 +147,29 @@ guint program_next_call(const Program *program, guint call, int64_t n_times, int
         return repeat->first;
     }
     return call + 1;
+}
+
+static gboolean segment_equal(const Segment *a, const Segment *b)
+{
+    gboolean same = strcmp(a->name, b->name) == 0 && a->instrs->len == b->instrs->len && a->operands->len == b->operands->len;
+    size_t n_instrs = a->instrs->len * sizeof(Instr), n_operands = a->operands->len * sizeof(Place);
+    return same && (n_instrs == 0 || memcmp(a->instrs->data, b->instrs->data, n_instrs) == 0) &&
+           (n_operands == 0 || memcmp(a->operands->data, b->operands->data, n_operands) == 0);
+}
+
+gboolean program_equal(const Program *a, const Program *b)
+{
+    gboolean same = a->calls->len == b->calls->len && memcmp(&a->repeat, &b->repeat, sizeof a->repeat) == 0 &&
+                    a->n_buffers == b->n_buffers && a->n_tokens == b->n_tokens && a->clock.side == b->clock.side &&
+                    memcmp(&a->clock.part, &b->clock.part, sizeof a->clock.part) == 0 &&
+                    memcmp(a->static_bytes, b->static_bytes, sizeof a->static_bytes) == 0;
+    for (guint i = 0; same && i < a->calls->len; i++) {
+        Call x = g_array_index(a->calls, Call, i), y = g_array_index(b->calls, Call, i);
+        same = segment_equal(program_segment(a, x.segment), program_segment(b, y.segment));
+        x.segment = y.segment = 0;
+        same = same && memcmp(&x, &y, sizeof x) == 0;
+    }
+    return same;
 }
 
 SimTime program_instr_ns(const ProgramClock *clock, const Instr *instr)

@@ -249,6 +249,9 @@ int64_t program_call_times(const Program *program, guint call);
 /* The call to run after `call`, when the repeated block has been run n_done times through so far; updates n_done. */
 guint program_next_call(const Program *program, guint call, int64_t n_times, int64_t *n_done);
 
+/* Whether two programs are the same, instruction by instruction and call by call. */
+gboolean program_equal(const Program *a, const Program *b);
+
 /* Duration of an instruction alone on device and network, at the clock of the step. */
 SimTime program_instr_ns(const ProgramClock *clock, const Instr *instr);
 

@@ -178,7 +178,7 @@ static void class_size(const RunRecord *record, gint32 c, int64_t *ret_n, SimTim
             const Instr *instr = &g_array_index(segment->instrs, Instr, k);
             gboolean runs = instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE;
             *ret_n += runs ? times : 0;
-            *ret_ns += runs ? times * instr->device_ns : 0;
+            *ret_ns += runs ? times * program_instr_ns(&program->clock, instr) : 0;
         }
     }
 }

@@ -13,10 +13,23 @@ typedef struct RunOptions {
 } RunOptions;
 
 /*
+ * What runs remember for each other: graphs, lowered segments, moments of machines and memory. It changes how long a run
+ * takes and nothing else. Serves one thread; stays within a bound of memory by forgetting everything now and then.
+ */
+typedef struct RunCache RunCache;
+RunCache *run_cache_new(void);
+void run_cache_free(RunCache *cache);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RunCache, run_cache_free)
+
+/* From now on everything that is taken from the cache is also made anew, and must be the same. For tests. */
+void run_cache_verify(RunCache *cache);
+
+/*
  * Predicts one training step. options may be NULL. Where memory.cache leaves the choice, the step is tried with all of the DDR budget,
  * with parts of it and without: the fastest is the result, and says which part it was.
  */
 Result *run_plan(const Plan *plan, const RunOptions *options, GError **error);
+Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error);
 
 /* Size and place of a group of the plan. */
 CollGroup run_group_geometry(const Plan *plan, GroupKind group);

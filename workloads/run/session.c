@@ -5,23 +5,30 @@
 #include "workloads/run/run.h"
 
 struct Session {
-    int64_t n_runs;
+    PlanCache *plans;
+    RunCache *runs;
 };
 
 Session *session_new(void)
 {
-    return g_new0(Session, 1);
+    Session *session = g_new0(Session, 1);
+    session->plans = plan_cache_new();
+    session->runs = run_cache_new();
+    return session;
 }
 
 void session_free(Session *session)
 {
-    g_free(session);
+    if (session != NULL) {
+        run_cache_free(session->runs);
+        plan_cache_free(session->plans);
+        g_free(session);
+    }
 }
 
 Plan *session_plan(Session *session, json_t *value, const char *name, const char *base_dir, GError **error)
 {
-    (void)session;
-    return plan_from_json(value, name, base_dir, error);
+    return plan_from_json_cached(session->plans, value, name, base_dir, error);
 }
 
 gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, double *ret_flops_per_token, GError **error)
@@ -48,6 +55,5 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, dou
 
 Result *session_run(Session *session, const Plan *plan, GError **error)
 {
-    session->n_runs++;
-    return run_plan(plan, NULL, error);
+    return run_plan_cached(session->runs, plan, NULL, error);
 }

@@ -59,6 +59,8 @@ typedef struct Move {
 
 struct StepMemo {
     Intern *laws, *views, *states, *keys;
+    Cluster *cluster; /* whose law it is; kept alive */
+    ShareLaw *law;
     GArray *moves;         /* Move, by key */
     GHashTable *known;     /* KnownView by segment and clock: of segments that are shared between plans */
     Lanes *lanes;

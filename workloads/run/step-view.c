@@ -67,6 +67,8 @@ void step_memo_free(StepMemo *memo)
     if (memo == NULL) {
         return;
     }
+    share_law_free(memo->law);
+    cluster_free(memo->cluster);
     intern_free(memo->laws);
     intern_free(memo->views);
     intern_free(memo->states);

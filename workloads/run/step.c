@@ -456,10 +456,15 @@ gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *program
     if (n_classes > 1) {
         return run_streams(plan, programs, n_classes, ret_times, error);
     }
-    Sharing sharing = {plan->cluster->device, host_link_of(plan->cluster)};
-    g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
+    if (memo->cluster != plan->cluster) {
+        Sharing sharing = {plan->cluster->device, host_link_of(plan->cluster)};
+        share_law_free(memo->law);
+        cluster_free(memo->cluster);
+        memo->cluster = cluster_ref(plan->cluster);
+        memo->law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
+    }
     *ret_times = (StepTimes){0};
-    if (!step_fold(memo, law, programs[0], ret_times, &settled) || !settled) {
+    if (!step_fold(memo, memo->law, programs[0], ret_times, &settled) || !settled) {
         return run_streams(plan, programs, n_classes, ret_times, error); /* which says what waits for what, if it blocks */
     }
     step_count(programs[0], ret_times);
