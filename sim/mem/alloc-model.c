@@ -1,7 +1,7 @@
 #include "sim/mem/alloc-model.h"
 
 #include "sim/base/quantity.h"
-#include "sim/mem/block-tree.h"
+#include "sim/mem/block-bins.h"
 
 enum {
     ROUND = 512,         /* every block is a multiple of this */
@@ -18,8 +18,7 @@ struct AllocModel {
     int n_streams;
     int64_t capacity_bytes; /* G_MAXINT64: no bound */
     int64_t next_address;   /* of the next segment; addresses are not used twice */
-    BlockTree *blocks;
-    gint32 *roots; /* [stream][pool]: free blocks by size, then address */
+    BlockBins blocks; /* free ones on shelf stream x pool */
     AllocStats stats;
 };
 
@@ -30,8 +29,7 @@ AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes)
     model->n_streams = n_streams;
     model->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : G_MAXINT64;
     model->next_address = SEGMENT_ROUND;
-    model->blocks = block_tree_new();
-    model->roots = g_new0(gint32, n_streams * N_POOLS);
+    block_bins_init(&model->blocks, n_streams * N_POOLS);
     return model;
 }
 
@@ -40,14 +38,20 @@ void alloc_model_free(AllocModel *model)
     if (model == NULL) {
         return;
     }
-    block_tree_free(model->blocks);
-    g_free(model->roots);
+    block_bins_clear(&model->blocks);
     g_free(model);
+}
+
+void alloc_model_reset(AllocModel *model)
+{
+    model->next_address = SEGMENT_ROUND;
+    model->stats = (AllocStats){0};
+    block_bins_reset(&model->blocks);
 }
 
 int64_t alloc_model_round(int64_t bytes)
 {
-    return quantity_round_up(MAX(bytes, 1), ROUND);
+    return (MAX(bytes, 1) + ROUND - 1) & ~(int64_t)(ROUND - 1);
 }
 
 static int64_t segment_bytes(int64_t rounded_bytes)
@@ -58,22 +62,17 @@ static int64_t segment_bytes(int64_t rounded_bytes)
     return rounded_bytes < MIDDLE_MAX ? MIDDLE_SEGMENT : quantity_round_up(rounded_bytes, SEGMENT_ROUND);
 }
 
-static gint32 *root_of(const AllocModel *model, const Block *block)
-{
-    return &model->roots[block->stream * N_POOLS + (int)block->pool];
-}
-
-/* A new segment as one block in no tree, or 0 when the device is full. */
+/* A new segment as one block on no shelf, or 0 when the device is full. */
 static gint32 add_segment(AllocModel *model, int stream, Pool pool, int64_t bytes)
 {
     if (bytes > model->capacity_bytes - model->stats.reserved_bytes) {
         return 0;
     }
-    gint32 idx = block_tree_add(model->blocks);
-    Block *block = block_tree_get(model->blocks, idx);
+    gint32 idx = block_bins_add(&model->blocks);
+    Block *block = block_bins_get(&model->blocks, idx);
     block->address = model->next_address;
     block->bytes = bytes;
-    block->stream = (gint16)stream;
+    block->shelf = (gint16)(stream * N_POOLS + (int)pool);
     block->pool = (guint8)pool;
     model->next_address += quantity_round_up(bytes, SEGMENT_ROUND);
     model->stats.reserved_bytes += bytes;
@@ -83,32 +82,32 @@ static gint32 add_segment(AllocModel *model, int stream, Pool pool, int64_t byte
     return idx;
 }
 
-/* Cuts a block that is in no tree; the rest becomes a free block. */
+/* Cuts a block that is on no shelf; the rest becomes a free block. */
 static void split(AllocModel *model, gint32 idx, int64_t bytes)
 {
-    gint32 rest_idx = block_tree_add(model->blocks);
-    Block *block = block_tree_get(model->blocks, idx), *rest = block_tree_get(model->blocks, rest_idx);
+    gint32 rest_idx = block_bins_add(&model->blocks);
+    Block *block = block_bins_get(&model->blocks, idx), *rest = block_bins_get(&model->blocks, rest_idx);
     rest->address = block->address + bytes;
     rest->bytes = block->bytes - bytes;
-    rest->stream = block->stream;
+    rest->shelf = block->shelf;
     rest->pool = block->pool;
     rest->before = idx;
     rest->after = block->after;
     if (rest->after != 0) {
-        block_tree_get(model->blocks, rest->after)->before = rest_idx;
+        block_bins_get(&model->blocks, rest->after)->before = rest_idx;
     }
     block->after = rest_idx;
     block->bytes = bytes;
-    block_tree_insert(model->blocks, root_of(model, rest), rest_idx);
+    block_bins_put(&model->blocks, rest->shelf, rest_idx);
 }
 
-/* A block of at least that size out of its tree or from the device; 0 when there is none. */
+/* A block of at least that size off its shelf or from the device; 0 when there is none. */
 static gint32 find_block(AllocModel *model, int stream, Pool pool, int64_t bytes)
 {
-    gint32 *root = &model->roots[stream * N_POOLS + (int)pool];
-    gint32 idx = block_tree_at_least(model->blocks, *root, bytes);
+    int shelf = stream * N_POOLS + (int)pool;
+    gint32 idx = block_bins_at_least(&model->blocks, shelf, bytes);
     if (idx != 0) {
-        block_tree_remove(model->blocks, root, idx);
+        block_bins_take(&model->blocks, shelf, idx);
         return idx;
     }
     idx = add_segment(model, stream, pool, segment_bytes(bytes));
@@ -132,11 +131,11 @@ AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes)
     if (idx == 0) {
         return ALLOC_FAILED;
     }
-    int64_t rest_bytes = block_tree_get(model->blocks, idx)->bytes - rounded_bytes;
+    int64_t rest_bytes = block_bins_get(&model->blocks, idx)->bytes - rounded_bytes;
     if (pool == POOL_SMALL ? rest_bytes >= ROUND : rest_bytes > SMALL_MAX) {
         split(model, idx, rounded_bytes);
     }
-    Block *block = block_tree_get(model->blocks, idx);
+    Block *block = block_bins_get(&model->blocks, idx);
     block->is_used = TRUE;
     block->requested_bytes = bytes;
     AllocStats *stats = &model->stats;
@@ -148,25 +147,16 @@ AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes)
     return idx;
 }
 
-/* Lets a block that is in no tree swallow the one behind it if that is free. */
-static void join_after(AllocModel *model, gint32 idx)
+/* A block swallows the one behind it; both are on no shelf. */
+static void swallow(AllocModel *model, gint32 idx, gint32 after_idx)
 {
-    Block *block = block_tree_get(model->blocks, idx);
-    gint32 after_idx = block->after;
-    if (after_idx == 0) {
-        return;
-    }
-    Block *after = block_tree_get(model->blocks, after_idx);
-    if (after->is_used) {
-        return;
-    }
-    block_tree_remove(model->blocks, root_of(model, after), after_idx);
+    Block *block = block_bins_get(&model->blocks, idx), *after = block_bins_get(&model->blocks, after_idx);
     block->bytes += after->bytes;
     block->after = after->after;
     if (block->after != 0) {
-        block_tree_get(model->blocks, block->after)->before = idx;
+        block_bins_get(&model->blocks, block->after)->before = idx;
     }
-    block_tree_drop(model->blocks, after_idx);
+    block_bins_drop(&model->blocks, after_idx);
 }
 
 void alloc_model_give(AllocModel *model, AllocBlock idx)
@@ -174,38 +164,40 @@ void alloc_model_give(AllocModel *model, AllocBlock idx)
     if (idx == ALLOC_NOTHING) {
         return;
     }
-    Block *block = block_tree_get(model->blocks, idx);
+    Block *block = block_bins_get(&model->blocks, idx);
     g_assert(block->is_used);
     block->is_used = FALSE;
     model->stats.requested_bytes -= block->requested_bytes;
     model->stats.allocated_bytes -= block->bytes;
     model->stats.n_blocks--;
-    gint32 *root = root_of(model, block);
-    join_after(model, idx);
-    if (block->before != 0 && !block_tree_get(model->blocks, block->before)->is_used) {
-        gint32 before = block->before;
-        block_tree_remove(model->blocks, root, before);
-        block_tree_insert(model->blocks, root, idx); /* where join_after looks for it */
-        idx = before;
-        join_after(model, idx);
+    int shelf = block->shelf;
+    gint32 before = block->before, after = block->after;
+    if (after != 0 && !block_bins_get(&model->blocks, after)->is_used) {
+        block_bins_take(&model->blocks, shelf, after);
+        swallow(model, idx, after);
     }
-    block_tree_insert(model->blocks, root, idx);
+    if (before != 0 && !block_bins_get(&model->blocks, before)->is_used) {
+        block_bins_take(&model->blocks, shelf, before);
+        swallow(model, before, idx);
+        idx = before;
+    }
+    block_bins_put(&model->blocks, shelf, idx);
 }
 
 int64_t alloc_model_block_bytes(const AllocModel *model, AllocBlock block)
 {
-    return block == ALLOC_NOTHING ? 0 : block_tree_get(model->blocks, block)->bytes;
+    return block == ALLOC_NOTHING ? 0 : block_bins_get(&model->blocks, block)->bytes;
 }
 
 void alloc_model_release_cached(AllocModel *model)
 {
-    for (gint32 idx = 1; idx <= block_tree_n_places(model->blocks); idx++) {
-        Block *block = block_tree_get(model->blocks, idx);
+    for (gint32 idx = 1; idx <= block_bins_n_places(&model->blocks); idx++) {
+        Block *block = block_bins_get(&model->blocks, idx);
         if (block->bytes > 0 && !block->is_used && block->before == 0 && block->after == 0) {
             model->stats.reserved_bytes -= block->bytes;
             model->stats.n_segments--;
-            block_tree_remove(model->blocks, root_of(model, block), idx);
-            block_tree_drop(model->blocks, idx);
+            block_bins_take(&model->blocks, block->shelf, idx);
+            block_bins_drop(&model->blocks, idx);
         }
     }
 }
@@ -225,22 +217,22 @@ void alloc_model_reset_peaks(AllocModel *model)
 /* What is wrong with one block and the one behind it; NULL when nothing is. */
 static const char *find_block_fault(const AllocModel *model, gint32 idx)
 {
-    const Block *block = block_tree_get(model->blocks, idx);
+    const Block *block = block_bins_get(&model->blocks, idx);
     if (block->bytes % ROUND != 0) {
         return "a block is no multiple of 512 bytes";
     }
-    if (block_tree_holds(model->blocks, *root_of(model, block), idx) == block->is_used) {
-        return "a free block is in no tree, or a used one is";
+    if (block_bins_holds(&model->blocks, block->shelf, idx) == block->is_used) {
+        return "a free block is on no shelf, or a used one is";
     }
     if (block->after != 0) {
-        const Block *after = block_tree_get(model->blocks, block->after);
+        const Block *after = block_bins_get(&model->blocks, block->after);
         if (after->address != block->address + block->bytes || after->before != idx) {
             return "neighbours do not touch";
         }
         if (!block->is_used && !after->is_used) {
             return "two free neighbours were not joined";
         }
-        if (after->stream != block->stream || after->pool != block->pool) {
+        if (after->shelf != block->shelf || after->pool != block->pool) {
             return "a segment serves two streams or pools";
         }
     }
@@ -250,8 +242,8 @@ static const char *find_block_fault(const AllocModel *model, gint32 idx)
 const char *alloc_model_find_fault(const AllocModel *model)
 {
     int64_t used_bytes = 0, all_bytes = 0, n_segments = 0;
-    for (gint32 idx = 1; idx <= block_tree_n_places(model->blocks); idx++) {
-        const Block *block = block_tree_get(model->blocks, idx);
+    for (gint32 idx = 1; idx <= block_bins_n_places(&model->blocks); idx++) {
+        const Block *block = block_bins_get(&model->blocks, idx);
         if (block->bytes == 0) {
             continue;
         }

@@ -13,7 +13,7 @@
  * torch.cuda.memory_allocated() does.
  *
  * Invariants: (1) the blocks of a segment tile it; (2) no two free blocks are neighbours; (3) free blocks, and
- * only they, are in their stream's and pool's tree; (4) allocated <= reserved <= capacity.
+ * only they, are on the shelf of their stream and pool; (4) allocated <= reserved <= capacity.
  */
 #pragma once
 
@@ -40,6 +40,9 @@ enum { ALLOC_FAILED = -1, ALLOC_NOTHING = 0 };
 AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes);
 void alloc_model_free(AllocModel *model);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(AllocModel, alloc_model_free)
+
+/* Back to the start: an empty device, nothing counted. */
+void alloc_model_reset(AllocModel *model);
 
 AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes);
 

@@ -332,7 +332,7 @@ static void test_growth(void **state)
     g_autoptr(Plan) plan = plan_for(QWEN, "parallel.ep=2 workload.routing.kind=zipf workload.routing.exponent=0.5 workload.routing.replicas=6");
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     RunGroups groups;
-    assert_true(run_groups_init(&groups, plan, graphs, &error));
+    assert_true(run_groups_init(&groups, NULL, plan, graphs, &error));
     g_autoptr(GArray) growth = run_groups_growth(&groups);
     static const int64_t wanted[] = {1, 2, 4, 6, 8}; /* eight groups in all */
     check_int(growth->len, G_N_ELEMENTS(wanted));
@@ -370,7 +370,7 @@ static void test_memory(void **state)
     RunGroups groups;
     GroupMemory memory;
     int64_t most = 0;
-    assert_true(run_groups_init(&groups, plan, graphs, &error));
+    assert_true(run_groups_init(&groups, NULL, plan, graphs, &error));
     assert_true(run_groups_memory(&groups, -1, &memory, &error));
     for (guint g = 0; g < groups.routings->len; g++) {
         for (int64_t r = 0; r < plan->ep; r++) {

@@ -26,7 +26,7 @@ GHashTable *segment_table_new(void)
 /* Layers see nothing of the plan but what the scope compares; heads and losses do. */
 static gboolean is_shared(const Lowering *lowering, const SegmentKey *key)
 {
-    return lowering->cache != NULL && key->what < SEGMENT_CHUNK_FORWARD;
+    return lowering->scope >= 0 && key->what < SEGMENT_CHUNK_FORWARD;
 }
 
 /* Tables are numbered as a plan makes them; to other plans only their content says something. */

@@ -370,7 +370,7 @@ static Program *lower(LowerCache *cache, const Plan *plan, const ModelGraph *gra
     lowering.program->keeps_works = keeps_works;
     lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = cache != NULL ? lower_cache_prices(cache, plan) : price_list_new()};
     lowering.segments = segment_table_new();
-    lowering.scope = cache != NULL ? lower_cache_scope(cache, plan, routing != NULL, ep_rank) : -1;
+    lowering.scope = cache != NULL && routing == NULL ? lower_cache_scope(cache, plan) : -1; /* loads have no name of their own */
     lowering.retention = retention_plan_new(plan, graphs, routing);
     lowering.retention_numbers = g_array_new(FALSE, TRUE, sizeof(gint32));
     lowering_start(&lowering, frames, &state.head_frame, &state.embedding_frame);

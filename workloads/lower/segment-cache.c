@@ -5,10 +5,9 @@
 #include "sim/base/intern.h"
 #include "workloads/lower/lower.h"
 
-/* A plan with the fields blanked out that do not matter to what is remembered, and what stands beside it. */
+/* A plan with the fields blanked out that do not matter to what is remembered. */
 typedef struct PlanKey {
     Plan plan;
-    int64_t is_routed, ep_rank;
 } PlanKey;
 
 /* Something remembered for plans; keeps one of them alive. */
@@ -184,13 +183,11 @@ PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan)
     return prices.prices;
 }
 
-int lower_cache_scope(LowerCache *cache, const Plan *plan, gboolean is_routed, int64_t ep_rank)
+int lower_cache_scope(LowerCache *cache, const Plan *plan)
 {
     PlanKey key;
     start_key(plan, &key);
     key.plan.seq_chunk = key.plan.vocab_chunk = 0;
-    key.is_routed = is_routed;
-    key.ep_rank = ep_rank;
     Entry *entry = find_entry(cache->scopes, plan, &key);
     if (entry->scope < 0) {
         entry->scope = cache->n_scopes++;

@@ -30,8 +30,8 @@ const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan);
 /* What was priced for a plan's device. */
 PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan);
 
-/* Number of what the layers of a class of ranks look like: equal numbers, equal segments. */
-int lower_cache_scope(LowerCache *cache, const Plan *plan, gboolean is_routed, int64_t ep_rank);
+/* Number of what the layers of a plan look like when every rank and expert gets the same rows: equal numbers, equal segments. */
+int lower_cache_scope(LowerCache *cache, const Plan *plan);
 
 /* Number of some bytes (a multiple of 8): equal bytes, equal numbers, whatever plan they are of. */
 gint32 lower_cache_number(LowerCache *cache, const void *data, size_t n_bytes);

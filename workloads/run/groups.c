@@ -5,6 +5,7 @@
 
 #include "workloads/lower/hottest.h"
 #include "workloads/run/footprint.h"
+#include "workloads/run/run-cache.h"
 
 /* Sampled groups if the plan does not say; ranks whose memory is looked at for the fullest, and for the mean. */
 enum { GROUPS_USUAL = 16, CANDIDATES = 4, MEAN_RANKS = 8 };
@@ -52,7 +53,7 @@ static SimTime serial_ns(const Program *program)
     for (guint c = 0; c < program->calls->len; c++) {
         const GArray *instrs = program_segment(program, g_array_index(program->calls, Call, c).segment)->instrs;
         for (guint i = 0; i < instrs->len; i++) {
-            sum += g_array_index(instrs, Instr, i).device_ns;
+            sum += program_instr_ns(&program->clock, &g_array_index(instrs, Instr, i));
         }
     }
     return sum;
@@ -70,7 +71,7 @@ static gboolean is_slower(const Program *a, const Program *b)
             return FALSE;
         }
         for (guint i = 0; i < x->len; i++) {
-            if (g_array_index(x, Instr, i).device_ns < g_array_index(y, Instr, i).device_ns) {
+            if (program_instr_ns(&a->clock, &g_array_index(x, Instr, i)) < program_instr_ns(&b->clock, &g_array_index(y, Instr, i))) {
                 return FALSE;
             }
         }
@@ -100,13 +101,13 @@ static void add_program(RunGroups *groups, Program *program)
     g_ptr_array_insert(groups->programs, (gint)place, program);
 }
 
-gboolean run_groups_init(RunGroups *groups, const Plan *plan, const ModelGraph *graphs, GError **error)
+gboolean run_groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error)
 {
-    *groups = (RunGroups){.plan = plan, .graphs = graphs, .n_all = plan->dp_replicate * plan->efsdp};
+    *groups = (RunGroups){.cache = cache, .plan = plan, .graphs = graphs, .n_all = plan->dp_replicate * plan->efsdp};
     groups->routings = g_ptr_array_new_with_free_func(destroy_routing);
     groups->programs = g_ptr_array_new_with_free_func(destroy_program);
     if (!routing_is_needed(plan)) {
-        g_ptr_array_add(groups->programs, lower_plan(plan, graphs, NULL, 0));
+        g_ptr_array_add(groups->programs, run_cache_lower(cache, plan, graphs, NULL, 0));
         return TRUE;
     }
     if (!sample_groups(groups, error)) {
@@ -114,7 +115,7 @@ gboolean run_groups_init(RunGroups *groups, const Plan *plan, const ModelGraph *
         return FALSE;
     }
     for (guint g = 0; g < groups->routings->len; g++) {
-        Program *program = lower_plan(plan, graphs, g_ptr_array_index(groups->routings, g), LOWER_HOTTEST);
+        Program *program = run_cache_lower(cache, plan, graphs, g_ptr_array_index(groups->routings, g), LOWER_HOTTEST);
         program->ep_group = (gint32)g;
         add_program(groups, program);
     }
@@ -320,8 +321,9 @@ static RankRows fullest(const RunGroups *groups, const RankRows *ranks, int64_t 
 static gboolean run_rank(const RunGroups *groups, const Routing *routing, int64_t rank, GroupMemory *memory, GError **error)
 {
     const Device *device = groups->plan->cluster->device;
-    memory->program = lower_plan(groups->plan, groups->graphs, routing, rank);
-    if (ledger_run(memory->program, device->usable_bytes - device->non_framework_bytes, &memory->ledger, error)) {
+    memory->program = run_cache_lower(groups->cache, groups->plan, groups->graphs, routing, rank);
+    int64_t capacity_bytes = device->usable_bytes - device->non_framework_bytes;
+    if (run_cache_ledger(groups->cache, memory->program, capacity_bytes, &memory->ledger, error)) {
         memory->mean_peak_bytes = memory->ledger.peak_bytes;
         return TRUE;
     }

@@ -18,6 +18,7 @@ typedef struct GroupGrowth {
 } GroupGrowth;
 
 typedef struct RunGroups {
+    struct RunCache *cache; /* or NULL: borrowed */
     const Plan *plan;
     const ModelGraph *graphs;
     int64_t n_all;       /* expert-parallel groups of the cluster */
@@ -25,8 +26,8 @@ typedef struct RunGroups {
     GPtrArray *programs; /* Program in time of each group that is simulated, the slowest alone first */
 } RunGroups;
 
-/* Samples the groups of a plan and lowers their programs. Fails on loads that do not fit the plan. */
-gboolean run_groups_init(RunGroups *groups, const Plan *plan, const ModelGraph *graphs, GError **error);
+/* Samples the groups of a plan and lowers their programs (through a cache, if not NULL). Fails on loads that do not fit the plan. */
+gboolean run_groups_init(RunGroups *groups, struct RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error);
 void run_groups_clear(RunGroups *groups);
 
 /*

@@ -22,6 +22,7 @@ struct LedgerWalk {
     Alive *alive; /* by buffer */
     int64_t current[N_MEM_TAGS];
     int64_t total, rounded, host;
+    gint32 n_alive; /* buffers */
     guint call_idx, instr_idx;
     const Call *call;
     const Segment *segment;
@@ -67,6 +68,7 @@ static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
         return walk_fail(walk, instr, "allocated while it is alive", error);
     }
     alive->alive = TRUE;
+    walk->n_alive++;
     alive->tier = instr->tier;
     if (instr->tier == TIER_VIEW) {
         return TRUE;
@@ -93,6 +95,7 @@ static gboolean walk_free(LedgerWalk *walk, const Instr *instr, GError **error)
     if (!alive->alive) {
         return walk_fail(walk, instr, "freed while it is not alive", error);
     }
+    walk->n_alive--;
     if (alive->tier != TIER_HBM) {
         walk->host -= alive->bytes;
         *alive = (Alive){0};
@@ -156,16 +159,52 @@ gboolean ledger_walk_instr(LedgerWalk *walk, guint call, guint instr, GError **e
     return walk_instr(walk, &g_array_index(walk->segment->instrs, Instr, instr), error);
 }
 
+/* The instructions of a segment that memory is about. */
+typedef struct MemoryView {
+    guint n;
+    gint32 instrs[];
+} MemoryView;
+
+static const MemoryView *memory_view(Segment *segment)
+{
+    if (segment->views[VIEW_MEMORY] == NULL) {
+        MemoryView *view = g_malloc(sizeof *view + segment->instrs->len * sizeof view->instrs[0]);
+        view->n = 0;
+        for (guint i = 0; i < segment->instrs->len; i++) {
+            InstrKind kind = (InstrKind)g_array_index(segment->instrs, Instr, i).kind;
+            if (kind == INSTR_ALLOC || kind == INSTR_FREE || kind == INSTR_MOVE || kind == INSTR_MARK) {
+                view->instrs[view->n++] = (gint32)i;
+            }
+        }
+        segment->views[VIEW_MEMORY] = view;
+        segment->free_view[VIEW_MEMORY] = g_free;
+    }
+    return segment->views[VIEW_MEMORY];
+}
+
+static gboolean walk_call(LedgerWalk *walk, guint c, GError **error)
+{
+    walk->call_idx = c;
+    walk->call = &g_array_index(walk->program->calls, Call, c);
+    walk->segment = program_segment(walk->program, walk->call->segment);
+    walk->op = -1;
+    const MemoryView *view = memory_view(program_segment(walk->program, walk->call->segment));
+    const Instr *instrs = (const Instr *)(const void *)walk->segment->instrs->data;
+    for (guint k = 0; k < view->n; k++) {
+        walk->instr_idx = (guint)view->instrs[k];
+        if (!walk_instr(walk, &instrs[view->instrs[k]], error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
 static gboolean walk_calls(LedgerWalk *walk, GError **error)
 {
     int64_t n_times = MIN(walk->program->repeat.times, 2), n_done = 0; /* a second time shows that the first left nothing */
     for (guint c = 0; c < walk->program->calls->len; c = program_next_call(walk->program, c, n_times, &n_done)) {
-        const Call *call = &g_array_index(walk->program->calls, Call, c);
-        guint n = program_segment(walk->program, call->segment)->instrs->len;
-        for (guint i = 0; i < n; i++) {
-            if (!ledger_walk_instr(walk, c, i, error)) {
-                return FALSE;
-            }
+        if (!walk_call(walk, c, error)) {
+            return FALSE;
         }
     }
     return TRUE;
@@ -194,6 +233,9 @@ static gboolean fail_leak(LedgerWalk *walk, gint32 buffer, GError **error)
 /* After the step nothing but the static memory may be alive. */
 static gboolean check_all_freed(LedgerWalk *walk, GError **error)
 {
+    if (walk->n_alive == 0) {
+        return TRUE;
+    }
     for (gint32 b = 0; b < walk->program->n_buffers; b++) {
         if (walk->alive[b].alive) {
             return fail_leak(walk, b, error);
@@ -202,14 +244,14 @@ static gboolean check_all_freed(LedgerWalk *walk, GError **error)
     return TRUE;
 }
 
-LedgerWalk *ledger_walk_new(const Program *program)
+/* Starts a walk over a program; the allocator is empty, no buffer is alive. */
+static void walk_start(LedgerWalk *walk, const Program *program)
 {
-    LedgerWalk *walk = g_new0(LedgerWalk, 1);
     int64_t static_bytes = 0;
     walk->program = program;
-    walk->alloc = alloc_model_new(N_STREAMS, 0);
-    walk->alive = g_new0(Alive, program->n_buffers);
     walk->op = -1;
+    walk->host = 0;
+    walk->n_alive = 0;
     walk->ledger = (Ledger){.peak_layer = -1, .peak_op = -1, .peak_call = -1, .peak_instr = -1};
     for (int i = 0; i < N_MEM_TAGS; i++) {
         walk->current[i] = program->static_bytes[i];
@@ -220,6 +262,14 @@ LedgerWalk *ledger_walk_new(const Program *program)
     walk->ledger.peak_bytes = walk->ledger.rounded_peak_bytes = static_bytes;
     memcpy(walk->ledger.at_peak, walk->current, sizeof walk->current);
     alloc_model_take(walk->alloc, STREAM_COMPUTE, static_bytes);
+}
+
+LedgerWalk *ledger_walk_new(const Program *program)
+{
+    LedgerWalk *walk = g_new0(LedgerWalk, 1);
+    walk->alloc = alloc_model_new(N_STREAMS, 0);
+    walk->alive = g_new0(Alive, program->n_buffers);
+    walk_start(walk, program);
     return walk;
 }
 
@@ -229,6 +279,28 @@ void ledger_walk_free(LedgerWalk *walk)
         alloc_model_free(walk->alloc);
         g_free(walk->alive);
         g_free(walk);
+    }
+}
+
+/* A walk to use again: between programs its allocator may hold anything, its buffers are all dead. */
+struct LedgerMemo {
+    LedgerWalk walk;
+    gint32 n_alive;
+};
+
+LedgerMemo *ledger_memo_new(void)
+{
+    LedgerMemo *memo = g_new0(LedgerMemo, 1);
+    memo->walk.alloc = alloc_model_new(N_STREAMS, 0);
+    return memo;
+}
+
+void ledger_memo_free(LedgerMemo *memo)
+{
+    if (memo != NULL) {
+        alloc_model_free(memo->walk.alloc);
+        g_free(memo->walk.alive);
+        g_free(memo);
     }
 }
 
@@ -249,10 +321,18 @@ static gint32 next_op(const Segment *segment, gint32 instr)
     return -1;
 }
 
-gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
+gboolean ledger_run_memo(LedgerMemo *memo, const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
 {
-    g_autoptr(LedgerWalk) walk = ledger_walk_new(program);
+    LedgerWalk *walk = &memo->walk;
+    if (memo->n_alive < program->n_buffers) {
+        g_free(walk->alive);
+        memo->n_alive = program->n_buffers;
+        walk->alive = g_new0(Alive, memo->n_alive);
+    }
+    alloc_model_reset(walk->alloc);
+    walk_start(walk, program);
     if (!walk_calls(walk, error) || !check_all_freed(walk, error)) {
+        memset(walk->alive, 0, sizeof *walk->alive * (size_t)memo->n_alive);
         return FALSE;
     }
     *ret_ledger = walk->ledger;
@@ -263,6 +343,12 @@ gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_
         ret_ledger->reserved_bytes = MAX(capacity_bytes, ret_ledger->peak_bytes);
     }
     return TRUE;
+}
+
+gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
+{
+    g_autoptr(LedgerMemo) memo = ledger_memo_new();
+    return ledger_run_memo(memo, program, capacity_bytes, ret_ledger, error);
 }
 
 char *ledger_peak_place(const Ledger *ledger)

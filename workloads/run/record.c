@@ -236,7 +236,7 @@ RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kern
     record->kernels = g_array_new(FALSE, FALSE, sizeof(RecordKernel));
     record->phases = g_array_new(FALSE, FALSE, sizeof(RecordPhase));
     record->begin_ns = G_MAXINT64;
-    if (!run_groups_init(&record->groups, plan, record->graphs, error)) {
+    if (!run_groups_init(&record->groups, NULL, plan, record->graphs, error)) {
         return NULL;
     }
     const Routing *routing = run_groups_slowest(&record->groups, &record->slowest_rank);

@@ -3,12 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/flops.h"
-#include "models/params.h"
 #include "sim/base/error.h"
 #include "workloads/lower/lower.h"
 #include "workloads/lower/tier-cache.h"
 #include "workloads/run/groups.h"
+#include "workloads/run/run-cache.h"
 #include "workloads/run/run-moe.h"
 #include "workloads/run/step.h"
 #include "workloads/run/tiers.h"
@@ -20,7 +19,7 @@ typedef struct Run {
     RunGroups groups;
     GroupMemory memory;
     StepTimes times;
-    ModelFlops flops;
+    const ModelFacts *facts;
 } Run;
 
 static double seconds(SimTime ns)
@@ -111,7 +110,7 @@ static void fill_rates(const Run *run, Result *result)
     const Plan *plan = run->plan;
     double tokens = (double)plan->global_batch * (double)plan->seq_len;
     double peak = plan->cluster->device->peak_flops_per_s[plan->compute];
-    double per_token = run->flops.forward + run->flops.backward;
+    double per_token = run->facts->flops.forward + run->facts->flops.backward;
     double tokens_per_gpu = tokens / (double)plan->cluster->n_ranks;
     result->step_time_s = seconds(run->times.step_ns) + result->replacement_s_per_step;
     result->tokens_per_s = tokens / result->step_time_s;
@@ -142,52 +141,12 @@ static void fill_times(const Run *run, Result *result)
     }
 }
 
-/* Copies of an expert train as one. */
-static int64_t trainable_numel(const Plan *plan, const Graph *graph)
-{
-    int64_t sum = 0;
-    for (guint i = 0; i < graph->params->len; i++) {
-        const GraphParam *param = graph_param(graph, (int)i);
-        int64_t numel = graph_param_numel(param);
-        numel = param->split == PARAM_EXPERT ? numel / param->dims[0] * plan->model->n_experts : numel;
-        sum += param->trainable ? numel : 0;
-    }
-    return sum;
-}
-
-static int64_t local_numel(const Plan *plan, const Graph *graph)
-{
-    int64_t sum = 0;
-    for (guint i = 0; i < graph->params->len; i++) {
-        const GraphParam *param = graph_param(graph, (int)i);
-        int64_t numel = graph_param_numel(param);
-        sum += param->split == PARAM_EXPERT ? numel / plan->ep : numel;
-    }
-    return sum;
-}
-
-static int64_t model_trainable_numel(const Plan *plan, const ModelGraph *graphs)
-{
-    int64_t sum = trainable_numel(plan, graphs->embedding) + trainable_numel(plan, graphs->head);
-    for (int64_t i = 0; i < graphs->n_layers; i++) {
-        sum += trainable_numel(plan, g_ptr_array_index(graphs->kinds, graphs->layer_kind[i]));
-    }
-    return sum;
-}
-
 static void fill_parameters(const Run *run, Result *result)
 {
-    const ModelGraph *graphs = run->graphs;
-    ParamCounts counts;
-    param_counts(run->plan->model, &counts);
-    result->params_total = counts.total;
-    result->params_active = counts.active;
-    result->params_trainable = model_trainable_numel(run->plan, graphs);
-    result->params_per_rank = local_numel(run->plan, graphs->embedding) + local_numel(run->plan, graphs->head);
-    for (int64_t i = 0; i < graphs->n_layers; i++) {
-        const Graph *graph = g_ptr_array_index(graphs->kinds, graphs->layer_kind[i]);
-        result->params_per_rank += local_numel(run->plan, graph);
-    }
+    result->params_total = run->facts->counts.total;
+    result->params_active = run->facts->counts.active;
+    result->params_trainable = run->facts->trainable;
+    result->params_per_rank = run->facts->per_rank;
 }
 
 static void advise(Result *result, const char *format, ...) G_GNUC_PRINTF(2, 3);
@@ -254,15 +213,22 @@ static Result *fill_result(const Run *run)
 
 static Result *run_once(const Plan *plan, const RunOptions *options, GError **error)
 {
-    g_autoptr(ModelGraph) graphs = lower_graphs(plan);
-    Run run = {.plan = plan, .graphs = graphs};
+    g_autoptr(RunCache) cache = run_cache_new();
+    return run_plan_cached(cache, plan, options, error);
+}
+
+Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
+{
+    run_cache_trim(cache);
+    Run run = {.plan = plan, .graphs = lower_cache_graphs(cache->lowered, plan)};
     Result *result = NULL;
-    if (!run_groups_init(&run.groups, plan, graphs, error)) {
+    if (!run_groups_init(&run.groups, cache, plan, run.graphs, error)) {
         return NULL;
     }
-    model_graph_flops(graphs, plan->model, plan->seq_len, &run.flops);
+    run.facts = run_cache_facts(cache, plan, run.graphs);
+    GPtrArray *programs = run.groups.programs;
     if (run_groups_memory(&run.groups, options != NULL ? options->memory_rank : -1, &run.memory, error) &&
-        step_run(plan, (Program *const *)(void *)run.groups.programs->pdata, run.groups.programs->len, &run.times, error)) {
+        step_run_memo(cache->steps, plan, (Program *const *)(void *)programs->pdata, programs->len, &run.times, error)) {
         result = fill_result(&run);
     }
     group_memory_clear(&run.memory);

@@ -57,6 +57,31 @@ typedef struct Move {
     gint16 origins[VIEW_SLOTS_MAX]; /* pending tokens afterwards: place of the view, or -1 - pending token before it */
 } Move;
 
+/* What one run of a segment adds, by label and by collective, where that is anything. */
+typedef struct LabelCount {
+    gint32 label;
+    int64_t launches;
+    double flops;
+    SimTime busy_ns;
+    int64_t moved_bytes;
+} LabelCount;
+
+typedef struct CollCount {
+    gint32 group, coll;
+    SimTime ns;
+    int64_t count, bytes;
+} CollCount;
+
+typedef struct SegmentCounts {
+    LabelCount *labels;
+    CollCount *colls;
+    guint n_labels, n_colls;
+    SimTime evidence_ns[N_EVIDENCES];
+    double recomputed_flops;
+    SimTime longest_ns; /* of its instructions; G_MAXINT64: past what can be counted */
+    gint32 longest_label;
+} SegmentCounts;
+
 struct StepMemo {
     Intern *laws, *views, *states, *keys;
     Cluster *cluster; /* whose law it is; kept alive */
@@ -65,6 +90,7 @@ struct StepMemo {
     GHashTable *known;     /* KnownView by segment and clock: of segments that are shared between plans */
     Lanes *lanes;
     GArray *words, *items, *places; /* scratch */
+    SegmentCounts counts;           /* of the last segment that is not shared */
     uint64_t n_looked_up, n_simulated;
 };
 
@@ -80,5 +106,10 @@ TimeView step_view_drain(StepMemo *memo);
  */
 gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, StepTimes *times, gboolean *ret_settled);
 
+/* Counts of a segment at a clock; borrowed until the next call. step_count_segment() makes them, to be cleared. */
+const SegmentCounts *step_counts(StepMemo *memo, Segment *segment, const ProgramClock *clock);
+void step_count_segment(const Segment *segment, const ProgramClock *clock, SegmentCounts *ret_counts);
+void step_counts_clear(SegmentCounts *counts);
+
 /* Everything of a step that does not depend on when: counts and nominal times by label, of one class. */
-void step_count(const Program *program, StepTimes *times);
+void step_count(StepMemo *memo, const Program *program, StepTimes *times);

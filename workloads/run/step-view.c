@@ -8,6 +8,8 @@ typedef struct KnownView {
     gint64 side;
     double part;
     TimeView view;
+    SegmentCounts counts;
+    gboolean has_view, has_counts;
 } KnownView;
 
 /* A view in bytes: its counts, its places, its items. */
@@ -32,7 +34,9 @@ static gboolean known_equal(const void *a, const void *b)
 
 static void known_free(void *data)
 {
-    segment_unref(((KnownView *)data)->segment);
+    KnownView *known = data;
+    segment_unref(known->segment);
+    step_counts_clear(&known->counts);
     g_free(data);
 }
 
@@ -79,6 +83,7 @@ void step_memo_free(StepMemo *memo)
     g_array_unref(memo->words);
     g_array_unref(memo->items);
     g_array_unref(memo->places);
+    step_counts_clear(&memo->counts);
     g_free(memo);
 }
 
@@ -193,21 +198,49 @@ static TimeView make_view(StepMemo *memo, const Segment *segment, const ProgramC
     return intern_view(memo);
 }
 
-TimeView step_view(StepMemo *memo, Segment *segment, const ProgramClock *clock)
+/* What is remembered of a segment at a clock; NULL: it belongs to one program alone. */
+static KnownView *find_known(StepMemo *memo, Segment *segment, const ProgramClock *clock)
 {
     KnownView wanted = {.segment = segment, .side = clock->side, .part = clock->part};
     if (segment->n_refs == 1) {
-        return make_view(memo, segment, clock);
+        return NULL;
     }
     KnownView *known = g_hash_table_lookup(memo->known, &wanted);
     if (known == NULL) {
         known = g_new0(KnownView, 1);
         *known = wanted;
-        known->view = make_view(memo, segment, clock);
         segment_ref(segment);
         g_hash_table_insert(memo->known, known, known);
     }
+    return known;
+}
+
+TimeView step_view(StepMemo *memo, Segment *segment, const ProgramClock *clock)
+{
+    KnownView *known = find_known(memo, segment, clock);
+    if (known == NULL) {
+        return make_view(memo, segment, clock);
+    }
+    if (!known->has_view) {
+        known->view = make_view(memo, segment, clock);
+        known->has_view = TRUE;
+    }
     return known->view;
+}
+
+const SegmentCounts *step_counts(StepMemo *memo, Segment *segment, const ProgramClock *clock)
+{
+    KnownView *known = find_known(memo, segment, clock);
+    if (known == NULL) {
+        step_counts_clear(&memo->counts);
+        step_count_segment(segment, clock, &memo->counts);
+        return &memo->counts;
+    }
+    if (!known->has_counts) {
+        step_count_segment(segment, clock, &known->counts);
+        known->has_counts = TRUE;
+    }
+    return &known->counts;
 }
 
 TimeView step_view_drain(StepMemo *memo)

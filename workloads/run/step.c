@@ -353,26 +353,21 @@ static gboolean step_finish(Step *step)
     times->step_ns = step->mark_ns - step->start_ns;
     add_exposed(step, step->start_ns, step->mark_ns, 1);
     times->n_events = sim_engine_n_events(step->engine);
-    step_count(step->hosts[0].program, times);
     return add_skipped(step);
 }
 
 /* Some ten hours: a sum of a step's works then stays far inside of SimTime. */
 static const SimTime WORK_NS_MAX = (SimTime)1 << 45;
 
-static gboolean check_durations(const Program *program, const Plan *plan, GError **error)
+static gboolean check_durations(StepMemo *memo, const Program *program, const Plan *plan, GError **error)
 {
     for (guint s = 0; s < program->segments->len; s++) {
-        const Segment *segment = g_ptr_array_index(program->segments, s);
-        for (guint i = 0; i < segment->instrs->len; i++) {
-            const Instr *instr = &g_array_index(segment->instrs, Instr, i);
-            SimTime device_ns = program_instr_ns(&program->clock, instr);
-            if (device_ns < 0 || device_ns > WORK_NS_MAX) {
-                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                            "%s: workload: one %s takes more than ten hours; lower seq_len or micro_batch", plan->name,
-                            program_label_name(instr->label));
-                return FALSE;
-            }
+        const SegmentCounts *counts = step_counts(memo, program_segment(program, (int)s), &program->clock);
+        if (counts->longest_ns > WORK_NS_MAX) {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                        "%s: workload: one %s takes more than ten hours; lower seq_len or micro_batch", plan->name,
+                        program_label_name(counts->longest_label));
+            return FALSE;
         }
     }
     return TRUE;
@@ -408,6 +403,8 @@ static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_c
     }
     gboolean ok = sim_engine_run(engine, error);
     *ret_settled = ok && step_finish(&step);
+    g_autoptr(StepMemo) nothing_known = step_memo_new();
+    step_count(nothing_known, programs[0], ret_times);
     for (int64_t c = 0; c < n_classes; c++) {
         g_free(hosts[c].tokens);
     }
@@ -449,7 +446,7 @@ gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *program
 {
     gboolean settled = FALSE;
     for (int64_t c = 0; c < n_classes; c++) {
-        if (!check_durations(programs[c], plan, error)) {
+        if (!check_durations(memo, programs[c], plan, error)) {
             return FALSE;
         }
     }
@@ -467,7 +464,7 @@ gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *program
     if (!step_fold(memo, memo->law, programs[0], ret_times, &settled) || !settled) {
         return run_streams(plan, programs, n_classes, ret_times, error); /* which says what waits for what, if it blocks */
     }
-    step_count(programs[0], ret_times);
+    step_count(memo, programs[0], ret_times);
     return TRUE;
 }
 

@@ -1,0 +1,242 @@
+#include "sim/mem/block-bins.h"
+
+#include <string.h>
+
+enum { BINS_MIN = 64, BLOCKS_MIN = 256, HINT_BITS = 7, N_HINTS = 1 << HINT_BITS };
+
+/* Blocks of one size, by falling address. */
+typedef struct Bin {
+    gint32 *blocks;
+    gint32 n, n_max;
+    gint32 rank; /* place of its size among the sizes */
+} Bin;
+
+typedef struct Shelf {
+    Bin *bins;      /* in the order in which their sizes came up */
+    int64_t *sizes; /* by rank, rising */
+    gint32 *order;  /* by rank: the bin */
+    uint64_t *full; /* bits by rank: the bin holds something */
+    gint32 n, n_max; /* bins */
+    gint32 hints[N_HINTS]; /* by a hash of the size: bins that sizes had */
+} Shelf;
+
+void block_bins_init(BlockBins *bins, int n_shelves)
+{
+    *bins = (BlockBins){.n_blocks = 1, .n_blocks_max = BLOCKS_MIN, .n_shelves = n_shelves};
+    bins->blocks = g_new0(Block, bins->n_blocks_max);
+    bins->shelves = g_new0(Shelf, n_shelves);
+}
+
+void block_bins_clear(BlockBins *bins)
+{
+    for (int s = 0; s < bins->n_shelves; s++) {
+        Shelf *shelf = &bins->shelves[s];
+        for (gint32 i = 0; i < shelf->n; i++) {
+            g_free(shelf->bins[i].blocks);
+        }
+        g_free(shelf->bins);
+        g_free(shelf->sizes);
+        g_free(shelf->order);
+        g_free(shelf->full);
+    }
+    g_free(bins->shelves);
+    g_free(bins->blocks);
+}
+
+void block_bins_reset(BlockBins *bins)
+{
+    bins->n_blocks = 1;
+    bins->spare = 0;
+    for (int s = 0; s < bins->n_shelves; s++) {
+        Shelf *shelf = &bins->shelves[s];
+        for (gint32 i = 0; i < shelf->n; i++) {
+            shelf->bins[i].n = 0;
+        }
+        if (shelf->n_max > 0) {
+            memset(shelf->full, 0, sizeof *shelf->full * (size_t)(shelf->n_max / 64));
+        }
+    }
+}
+
+gint32 block_bins_n_places(const BlockBins *bins)
+{
+    return bins->n_blocks - 1;
+}
+
+gint32 block_bins_add(BlockBins *bins)
+{
+    gint32 block = bins->spare;
+    if (block != 0) {
+        bins->spare = bins->blocks[block].bin;
+    } else {
+        g_assert(bins->n_blocks < G_MAXINT32 / 2);
+        if (bins->n_blocks == bins->n_blocks_max) {
+            bins->n_blocks_max *= 2;
+            bins->blocks = g_renew(Block, bins->blocks, bins->n_blocks_max);
+        }
+        block = bins->n_blocks++;
+    }
+    bins->blocks[block] = (Block){0};
+    return block;
+}
+
+void block_bins_drop(BlockBins *bins, gint32 block)
+{
+    *block_bins_get(bins, block) = (Block){.bin = bins->spare};
+    bins->spare = block;
+}
+
+static gint32 *hint_of(const Shelf *shelf, int64_t bytes)
+{
+    return (gint32 *)(uintptr_t)&shelf->hints[(uint64_t)bytes * 0x9e3779b97f4a7c15u >> (64 - HINT_BITS)];
+}
+
+/* Whether a bin that was guessed is that of a size. */
+static inline gboolean is_bin_of(const Shelf *shelf, gint32 bin, int64_t bytes)
+{
+    return bin < shelf->n && shelf->sizes[shelf->bins[bin].rank] == bytes;
+}
+
+/* First rank whose size is at least that. */
+static gint32 find_rank(const Shelf *shelf, int64_t bytes)
+{
+    gint32 low = 0, high = shelf->n;
+    while (low < high) {
+        gint32 middle = (low + high) / 2;
+        if (shelf->sizes[middle] < bytes) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static void grow(Shelf *shelf)
+{
+    gint32 before = shelf->n_max;
+    shelf->n_max = MAX(BINS_MIN, 2 * before);
+    shelf->bins = g_renew(Bin, shelf->bins, shelf->n_max);
+    shelf->sizes = g_renew(int64_t, shelf->sizes, shelf->n_max);
+    shelf->order = g_renew(gint32, shelf->order, shelf->n_max);
+    shelf->full = g_renew(uint64_t, shelf->full, shelf->n_max / 64);
+    memset(shelf->full + before / 64, 0, sizeof *shelf->full * (size_t)((shelf->n_max - before) / 64));
+}
+
+static void set_full(Shelf *shelf, gint32 rank, gboolean full)
+{
+    uint64_t bit = (uint64_t)1 << (rank & 63);
+    shelf->full[rank >> 6] = full ? shelf->full[rank >> 6] | bit : shelf->full[rank >> 6] & ~bit;
+}
+
+/* A bin for a size that comes up for the first time: those of larger sizes move on. */
+static Bin *add_bin(Shelf *shelf, gint32 rank, int64_t bytes)
+{
+    if (shelf->n == shelf->n_max) {
+        grow(shelf);
+    }
+    gint32 idx = shelf->n++;
+    for (gint32 r = idx; r > rank; r--) {
+        shelf->sizes[r] = shelf->sizes[r - 1];
+        shelf->order[r] = shelf->order[r - 1];
+        Bin *moved = &shelf->bins[shelf->order[r]];
+        moved->rank = r;
+        set_full(shelf, r, moved->n > 0);
+    }
+    shelf->sizes[rank] = bytes;
+    shelf->order[rank] = idx;
+    shelf->bins[idx] = (Bin){.rank = rank};
+    set_full(shelf, rank, FALSE);
+    return &shelf->bins[idx];
+}
+
+/* The bin of a size; guess: the bin that the block stood in last. */
+static Bin *bin_for(Shelf *shelf, int64_t bytes, gint32 guess)
+{
+    gint32 *hint = hint_of(shelf, bytes);
+    if (is_bin_of(shelf, guess, bytes)) {
+        return &shelf->bins[guess];
+    }
+    if (is_bin_of(shelf, *hint, bytes)) {
+        return &shelf->bins[*hint];
+    }
+    gint32 rank = find_rank(shelf, bytes);
+    gboolean is_known = rank < shelf->n && shelf->sizes[rank] == bytes;
+    Bin *bin = is_known ? &shelf->bins[shelf->order[rank]] : add_bin(shelf, rank, bytes);
+    *hint = (gint32)(bin - shelf->bins);
+    return bin;
+}
+
+void block_bins_put(BlockBins *bins, int shelf_idx, gint32 idx)
+{
+    Shelf *shelf = &bins->shelves[shelf_idx];
+    Block *block = block_bins_get(bins, idx);
+    Bin *bin = bin_for(shelf, block->bytes, block->bin);
+    if (bin->n == bin->n_max) {
+        bin->n_max = MAX(4, 2 * bin->n_max);
+        bin->blocks = g_renew(gint32, bin->blocks, bin->n_max);
+    }
+    gint32 at = bin->n++;
+    for (; at > 0 && bins->blocks[bin->blocks[at - 1]].address < block->address; at--) {
+        bin->blocks[at] = bin->blocks[at - 1];
+    }
+    bin->blocks[at] = idx;
+    block->bin = (gint32)(bin - shelf->bins);
+    if (bin->n == 1) {
+        set_full(shelf, bin->rank, TRUE);
+    }
+}
+
+void block_bins_take(BlockBins *bins, int shelf_idx, gint32 idx)
+{
+    Shelf *shelf = &bins->shelves[shelf_idx];
+    Bin *bin = &shelf->bins[block_bins_get(bins, idx)->bin];
+    gint32 at = bin->n - 1;
+    while (bin->blocks[at] != idx) {
+        at--;
+        g_assert(at >= 0);
+    }
+    bin->n--;
+    for (; at < bin->n; at++) {
+        bin->blocks[at] = bin->blocks[at + 1];
+    }
+    if (bin->n == 0) {
+        set_full(shelf, bin->rank, FALSE);
+    }
+}
+
+gboolean block_bins_holds(const BlockBins *bins, int shelf_idx, gint32 idx)
+{
+    const Shelf *shelf = &bins->shelves[shelf_idx];
+    gint32 rank = find_rank(shelf, block_bins_get(bins, idx)->bytes);
+    if (rank == shelf->n || shelf->sizes[rank] != block_bins_get(bins, idx)->bytes) {
+        return FALSE;
+    }
+    const Bin *bin = &shelf->bins[shelf->order[rank]];
+    for (gint32 i = 0; i < bin->n; i++) {
+        if (bin->blocks[i] == idx) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+gint32 block_bins_at_least(const BlockBins *bins, int shelf_idx, int64_t bytes)
+{
+    const Shelf *shelf = &bins->shelves[shelf_idx];
+    gint32 guess = *hint_of(shelf, bytes), n_words = (shelf->n + 63) / 64;
+    gint32 rank = is_bin_of(shelf, guess, bytes) ? shelf->bins[guess].rank : find_rank(shelf, bytes);
+    if (rank == shelf->n) {
+        return 0;
+    }
+    gint32 word = rank >> 6;
+    uint64_t bits = shelf->full[word] & ~(uint64_t)0 << (rank & 63);
+    while (bits == 0) {
+        if (++word == n_words) {
+            return 0;
+        }
+        bits = shelf->full[word];
+    }
+    const Bin *bin = &shelf->bins[shelf->order[(word << 6) + __builtin_ctzll(bits)]];
+    return bin->blocks[bin->n - 1];
+}

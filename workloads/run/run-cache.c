@@ -1,0 +1,70 @@
+#include "workloads/run/run-cache.h"
+
+/* What a cache may hold before it is emptied. */
+enum { CACHED_INSTRS_MAX = 3 << 20, CACHED_BYTES_MAX = 256 << 20 };
+
+RunCache *run_cache_new(void)
+{
+    RunCache *cache = g_new0(RunCache, 1);
+    cache->lowered = lower_cache_new();
+    cache->steps = step_memo_new();
+    cache->ledgers = ledger_memo_new();
+    cache->facts = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+    return cache;
+}
+
+void run_cache_free(RunCache *cache)
+{
+    if (cache != NULL) {
+        step_memo_free(cache->steps); /* it holds segments, whose graphs are those of `lowered` */
+        g_hash_table_unref(cache->facts);
+        lower_cache_free(cache->lowered);
+        ledger_memo_free(cache->ledgers);
+        g_free(cache);
+    }
+}
+
+void run_cache_verify(RunCache *cache)
+{
+    cache->verifies = TRUE;
+}
+
+void run_cache_trim(RunCache *cache)
+{
+    if (lower_cache_size(cache->lowered) > CACHED_INSTRS_MAX || step_memo_size_bytes(cache->steps) > CACHED_BYTES_MAX) {
+        step_memo_clear(cache->steps);
+        g_hash_table_remove_all(cache->facts);
+        lower_cache_free(cache->lowered);
+        cache->lowered = lower_cache_new();
+    }
+}
+
+const ModelFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelGraph *graphs)
+{
+    ModelFacts *facts = g_hash_table_lookup(cache->facts, graphs);
+    if (facts == NULL) {
+        facts = g_new0(ModelFacts, 1);
+        model_facts(plan, graphs, facts);
+        g_hash_table_insert(cache->facts, (void *)(uintptr_t)graphs, facts);
+    }
+    return facts;
+}
+
+Program *run_cache_lower(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
+{
+    if (cache == NULL) {
+        return lower_plan(plan, graphs, routing, ep_rank);
+    }
+    Program *program = lower_plan_cached(cache->lowered, plan, graphs, routing, ep_rank);
+    if (cache->verifies) {
+        g_autoptr(Program) anew = lower_plan(plan, graphs, routing, ep_rank);
+        g_assert(program_equal(program, anew));
+    }
+    return program;
+}
+
+gboolean run_cache_ledger(RunCache *cache, const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
+{
+    return cache != NULL ? ledger_run_memo(cache->ledgers, program, capacity_bytes, ret_ledger, error)
+                         : ledger_run(program, capacity_bytes, ret_ledger, error);
+}

@@ -1,0 +1,30 @@
+/*
+ * Inside of a run cache (run.h).
+ */
+#pragma once
+
+#include "workloads/lower/lower.h"
+#include "workloads/run/ledger.h"
+#include "workloads/run/model-facts.h"
+#include "workloads/run/run.h"
+#include "workloads/run/step.h"
+
+struct RunCache {
+    LowerCache *lowered;
+    StepMemo *steps;
+    LedgerMemo *ledgers;
+    GHashTable *facts; /* ModelFacts by graphs, which live as long: for look-up alone */
+    gboolean verifies;
+};
+
+/* Facts of graphs that the cache holds; borrowed. */
+const ModelFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelGraph *graphs);
+
+/* Program of a class of ranks, from the cache (NULL: from scratch). Under verification it is made anew and compared. */
+Program *run_cache_lower(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);
+
+/* ledger_run() with the cache's memo, or without a cache. */
+gboolean run_cache_ledger(RunCache *cache, const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error);
+
+/* Forgets everything once it takes too much; nothing of it may be in use. */
+void run_cache_trim(RunCache *cache);
