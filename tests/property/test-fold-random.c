@@ -5,6 +5,7 @@
 #include "tests/property/random-plan.h"
 
 #include "workloads/lower/lower.h"
+#include "workloads/run/groups.h"
 #include "workloads/run/run.h"
 #include "workloads/run/session.h"
 #include "workloads/run/step.h"
@@ -30,6 +31,14 @@ static void check_times(const StepTimes *a, const StepTimes *b, uint64_t seed)
     x.n_events = y.n_events = 0;
     if (memcmp(&x, &y, sizeof x) != 0) {
         g_autofree char *words = random_plan_words(seed);
+        for (size_t i = 0; i < sizeof x / 8; i++) {
+            int64_t p, q;
+            memcpy(&p, (const char *)&x + 8 * i, 8);
+            memcpy(&q, (const char *)&y + 8 * i, 8);
+            if (p != q) {
+                print_error("word %d of the times: %" G_GINT64_FORMAT " folded, %" G_GINT64_FORMAT " unfolded\n", (int)i, p, q);
+            }
+        }
         fail_msg("seed %" G_GUINT64_FORMAT ": step %" G_GINT64_FORMAT " ns folded, %" G_GINT64_FORMAT " ns unfolded: %s", seed,
                  x.step_ns, y.step_ns, words);
     }
@@ -43,19 +52,18 @@ static void test_times(void **state)
     for (uint64_t seed = 1; n < N_PLANS; seed++) {
         g_autoptr(GError) error = NULL;
         g_autoptr(Plan) plan = make_plan(seed, seed % 3 == 0, NULL);
-        g_autoptr(Routing) routing = NULL;
         if (plan == NULL) {
             continue;
         }
-        assert_true(run_routing(plan, &routing, &error));
-        if (lower_n_classes(plan, routing) > 1) {
-            continue;
-        }
         g_autoptr(ModelGraph) graphs = lower_graphs(plan);
-        g_autoptr(Program) program = lower_plan(plan, graphs, routing, 0);
+        RunGroups groups;
+        assert_true(run_groups_init(&groups, NULL, plan, graphs, &error));
+        Program *const *programs = (Program *const *)(void *)groups.programs->pdata;
+        int64_t n_classes = groups.programs->len;
         StepTimes folded, unfolded;
-        assert_true(step_run_memo(memo, plan, &program, 1, &folded, &error));
-        assert_true(step_run_unfolded(plan, &program, 1, &unfolded, &error));
+        assert_true(step_run_memo(memo, plan, programs, n_classes, &folded, &error));
+        assert_true(step_run_unfolded(plan, programs, n_classes, &unfolded, &error));
+        run_groups_clear(&groups);
         check_times(&folded, &unfolded, seed);
         n++;
     }

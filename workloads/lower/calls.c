@@ -92,6 +92,7 @@ int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char
         remember(lowering, key, segment);
     }
     lowering->emitter.segment = program_segment(lowering->program, segment);
+    lowering->emitter.is_selective = FALSE; /* nothing is left over from the segment before */
     if (key != NULL && is_shared(lowering, key)) {
         SegmentKey shared = shared_key(lowering, key);
         lower_cache_put(lowering->cache, lowering->scope, (const gint32 *)&shared, lowering->emitter.segment);

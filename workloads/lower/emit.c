@@ -3,17 +3,20 @@
 #include "hw/timing.h"
 #include "workloads/lower/clock.h"
 
+/* Written into the zeros that the array gives, so that equal instructions are equal to the byte. */
 Instr *emit(Emitter *emitter, InstrKind kind, StreamId stream)
 {
-    Instr instr = {.kind = (guint8)kind,
-                   .stream = (guint8)stream,
-                   .phase = (guint8)emitter->phase,
-                   .place = {ARG_FRAME, -1},
-                   .op = -1,
-                   .work = -1,
-                   .label = LABEL_HOST};
-    g_array_append_val(emitter->segment->instrs, instr);
-    return &g_array_index(emitter->segment->instrs, Instr, emitter->segment->instrs->len - 1);
+    GArray *instrs = emitter->segment->instrs;
+    g_array_set_size(instrs, instrs->len + 1);
+    Instr *instr = &g_array_index(instrs, Instr, instrs->len - 1);
+    instr->kind = (guint8)kind;
+    instr->stream = (guint8)stream;
+    instr->phase = (guint8)emitter->phase;
+    instr->place = (Place){ARG_FRAME, -1};
+    instr->op = -1;
+    instr->label = LABEL_HOST;
+    instr->work = -1;
+    return instr;
 }
 
 void emit_alloc(Emitter *emitter, StreamId stream, Place buffer, int64_t bytes, MemTag tag)

@@ -39,12 +39,12 @@ void run_cache_trim(RunCache *cache)
     }
 }
 
-const ModelFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelGraph *graphs)
+const PlanFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelGraph *graphs)
 {
-    ModelFacts *facts = g_hash_table_lookup(cache->facts, graphs);
+    PlanFacts *facts = g_hash_table_lookup(cache->facts, graphs);
     if (facts == NULL) {
-        facts = g_new0(ModelFacts, 1);
-        model_facts(plan, graphs, facts);
+        facts = g_new0(PlanFacts, 1);
+        plan_facts(plan, graphs, facts);
         g_hash_table_insert(cache->facts, (void *)(uintptr_t)graphs, facts);
     }
     return facts;

@@ -5,7 +5,7 @@
 
 #include "workloads/lower/lower.h"
 #include "workloads/run/ledger.h"
-#include "workloads/run/model-facts.h"
+#include "workloads/run/plan-facts.h"
 #include "workloads/run/run.h"
 #include "workloads/run/step.h"
 
@@ -13,12 +13,12 @@ struct RunCache {
     LowerCache *lowered;
     StepMemo *steps;
     LedgerMemo *ledgers;
-    GHashTable *facts; /* ModelFacts by graphs, which live as long: for look-up alone */
+    GHashTable *facts; /* PlanFacts by graphs, which live as long: for look-up alone */
     gboolean verifies;
 };
 
 /* Facts of graphs that the cache holds; borrowed. */
-const ModelFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelGraph *graphs);
+const PlanFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelGraph *graphs);
 
 /* Program of a class of ranks, from the cache (NULL: from scratch). Under verification it is made anew and compared. */
 Program *run_cache_lower(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);

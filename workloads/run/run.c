@@ -19,7 +19,7 @@ typedef struct Run {
     RunGroups groups;
     GroupMemory memory;
     StepTimes times;
-    const ModelFacts *facts;
+    const PlanFacts *facts;
 } Run;
 
 static double seconds(SimTime ns)

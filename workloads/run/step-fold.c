@@ -1,3 +1,4 @@
+#include <stddef.h>
 #include <string.h>
 
 #include "workloads/run/step-memo.h"
@@ -137,10 +138,10 @@ static gboolean push_item(Fold *fold, const ViewItem *item, const gint32 *tokens
         fold->host_ns += item->host_ns;
         return TRUE;
     case VIEW_RECORD:
-        fold->points[tokens[item->place]] = lanes_point(lanes, item->lane);
+        fold->points[tokens[item->value]] = lanes_point(lanes, item->lane);
         return TRUE;
     case VIEW_WAIT:
-        point = fold->points[tokens[item->place]];
+        point = fold->points[tokens[item->value]];
         if (!lanes_reached(lanes, point)) {
             lanes_push_wait(lanes, item->lane, point);
         }
@@ -232,24 +233,32 @@ static void apply_slots(Fold *fold, const Move *move, const gint32 *tokens)
     g_array_append_vals(fold->slots, slots, move->n_slots);
 }
 
+/* What a move depends on; as many places as the view has. */
+typedef struct MoveKey {
+    int64_t law, view, state;
+    gint16 bound[VIEW_PLACES_MAX + 4]; /* pending token, or an earlier place of the same token, or neither */
+} MoveKey;
+
 /* Which of the state's pending tokens each place of the view names: what else a move depends on. */
 static guint32 move_key(Fold *fold, const TimeView *view, const gint32 *tokens, gboolean *ret_is_new)
 {
-    struct {
-        int64_t law, view, state;
-        gint8 bound[VIEW_PLACES_MAX];
-    } key = {.law = fold->law, .view = view->id, .state = fold->state};
-    G_STATIC_ASSERT(sizeof key == 3 * sizeof(int64_t) + VIEW_PLACES_MAX && VIEW_PLACES_MAX % 8 == 0);
+    MoveKey key;
+    size_t n_bytes = offsetof(MoveKey, bound) + (size_t)quantity_round_up(view->n_places, 4) * sizeof key.bound[0];
+    memset(&key, 0, n_bytes);
+    key.law = fold->law;
+    key.view = view->id;
+    key.state = fold->state;
     for (guint i = 0; i < view->n_places; i++) {
-        key.bound[i] = -1;
-        for (guint k = 0; k < fold->slots->len && key.bound[i] < 0; k++) {
-            key.bound[i] = slot_token(fold, k) == tokens[i] ? (gint8)k : -1;
+        gint16 bound = -1;
+        for (guint k = 0; k < fold->slots->len && bound < 0; k++) {
+            bound = slot_token(fold, k) == tokens[i] ? (gint16)k : -1;
         }
         for (guint k = 0; k < i; k++) {
-            key.bound[i] = tokens[k] == tokens[i] ? (gint8)(VIEW_SLOTS_MAX + (gint8)k) : key.bound[i];
+            bound = tokens[k] == tokens[i] ? (gint16)(VIEW_SLOTS_MAX + k) : bound;
         }
+        key.bound[i] = bound;
     }
-    return intern_bytes(fold->memo->keys, &key, sizeof key, ret_is_new);
+    return intern_bytes(fold->memo->keys, &key, n_bytes, ret_is_new);
 }
 
 /* One call: looked up if it can be. */
@@ -411,6 +420,10 @@ gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, 
     fold.law = law_number(memo, law);
     for (guint s = 0; s < program->segments->len; s++) {
         views[s] = step_view(memo, program_segment(program, (int)s), &program->clock);
+        if (views[s].n_places > VIEW_PLACES_MAX) {
+            *ret_settled = FALSE;
+            return TRUE;
+        }
     }
     lanes_reset(memo->lanes, law);
     store_state(&fold, NULL, 0, &start);

@@ -7,7 +7,8 @@
  * the machine as an equal layer did before it, in this plan or in another one, is looked up instead of simulated, and what
  * is looked up is what would be simulated: the same numbers.
  *
- * A host that runs ahead without a bound never comes back to a state: past PENDING_MAX items the machine goes on without.
+ * A host that runs ahead without a bound never comes back to a state: past PENDING_MAX items the machine goes on without. A
+ * segment of more than VIEW_PLACES_MAX tokens has no view, and its program is left to the streams.
  */
 #pragma once
 
@@ -18,15 +19,14 @@
 /* Sums that the machine keeps: see StepTimes. */
 enum { STEP_SUM_COMM, STEP_SUM_COPY, STEP_SUM_IDLE, N_STEP_SUMS };
 
-enum { PENDING_MAX = 1024, VIEW_PLACES_MAX = 24, VIEW_SLOTS_MAX = 64, MOVE_MARKS_MAX = 4 };
+enum { PENDING_MAX = 1024, VIEW_PLACES_MAX = 1024, VIEW_SLOTS_MAX = 128, MOVE_MARKS_MAX = 4 };
 
 typedef enum ViewItemKind { VIEW_WORK, VIEW_RECORD, VIEW_WAIT, VIEW_HOST, VIEW_SYNC, VIEW_MARK, VIEW_DRAIN } ViewItemKind;
 
 /* What one instruction pushes. */
 typedef struct ViewItem {
     guint8 kind, lane, cls;
-    guint8 place;         /* RECORD, WAIT: of the view's places */
-    guint32 value;        /* MARK */
+    guint32 value;        /* RECORD, WAIT: of the view's places; MARK: phase */
     SimTime duration_ns;  /* WORK */
     SimTime host_ns;      /* what the host needs to issue it; SYNC: to go on after it */
     SimTime offset_ns;    /* WORK: starts no earlier than this after the host came to it */
@@ -37,7 +37,7 @@ typedef struct TimeView {
     guint32 id;
     const Place *places;
     const ViewItem *items;
-    guint n_places, n_items;
+    guint n_places, n_items; /* n_items 0 and n_places past VIEW_PLACES_MAX: there is no view */
 } TimeView;
 
 /* A mark on the way, counted from the start of the move. */

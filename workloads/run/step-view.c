@@ -104,17 +104,16 @@ void step_memo_clear(StepMemo *memo)
     memo_start(memo);
 }
 
-static guint8 find_place(StepMemo *memo, Place place)
+static guint32 find_place(StepMemo *memo, Place place)
 {
     for (guint i = 0; i < memo->places->len; i++) {
         const Place *known = &g_array_index(memo->places, Place, i);
         if (known->arg == place.arg && known->idx == place.idx) {
-            return (guint8)i;
+            return i;
         }
     }
     g_array_append_val(memo->places, place);
-    g_assert(memo->places->len <= VIEW_PLACES_MAX);
-    return (guint8)(memo->places->len - 1);
+    return memo->places->len - 1;
 }
 
 /* A kernel of several launches starts with the first and ends no earlier than one launch after the last was issued. */
@@ -141,7 +140,7 @@ static gboolean view_item(StepMemo *memo, const Instr *instr, const ProgramClock
     case INSTR_WAIT:
         *ret_item = (ViewItem){.kind = instr->kind == INSTR_RECORD ? VIEW_RECORD : VIEW_WAIT,
                                .lane = instr->stream,
-                               .place = find_place(memo, instr->place)};
+                               .value = find_place(memo, instr->place)};
         return TRUE;
     case INSTR_HOST:
         *ret_item = (ViewItem){.kind = VIEW_HOST, .host_ns = instr->host_ns};
@@ -194,6 +193,9 @@ static TimeView make_view(StepMemo *memo, const Segment *segment, const ProgramC
         if (view_item(memo, &g_array_index(segment->instrs, Instr, i), clock, &item)) {
             g_array_append_val(memo->items, item);
         }
+    }
+    if (memo->places->len > VIEW_PLACES_MAX) {
+        return (TimeView){.n_places = memo->places->len};
     }
     return intern_view(memo);
 }

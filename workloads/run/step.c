@@ -307,8 +307,12 @@ static void step_build(Step *step, Program *const *programs, const ShareLaw *law
     }
 }
 
-/* Exposed times between two moments. */
-static void add_exposed(Step *step, SimTime from_ns, SimTime to_ns, int64_t times)
+/* What nothing hides between two moments. */
+typedef struct Exposed {
+    SimTime comm_ns, copy_ns, host_ns;
+} Exposed;
+
+static Exposed exposed_between(const Step *step, SimTime from_ns, SimTime to_ns)
 {
     g_autoptr(SpanLog) window = span_log_new();
     for (size_t i = 0; i < span_log_length(step->log); i++) {
@@ -319,15 +323,22 @@ static void add_exposed(Step *step, SimTime from_ns, SimTime to_ns, int64_t time
             span_log_add(window, &span);
         }
     }
-    step->times->exposed_comm_ns += times * span_log_exposed_ns(window, is_comm_lane, is_compute_lane, NULL);
-    step->times->exposed_copy_ns += times * span_log_exposed_ns(window, is_copy_lane, is_compute_lane, NULL);
-    step->times->exposed_host_ns += times * MAX(0, to_ns - from_ns - span_log_busy_ns(window, is_any_lane, NULL));
+    return (Exposed){span_log_exposed_ns(window, is_comm_lane, is_compute_lane, NULL),
+                     span_log_exposed_ns(window, is_copy_lane, is_compute_lane, NULL),
+                     MAX(0, to_ns - from_ns - span_log_busy_ns(window, is_any_lane, NULL))};
+}
+
+static void add_exposed(StepTimes *times, const Exposed *exposed, int64_t n)
+{
+    times->exposed_comm_ns += n * exposed->comm_ns;
+    times->exposed_copy_ns += n * exposed->copy_ns;
+    times->exposed_host_ns += n * exposed->host_ns;
 }
 
 /*
  * Adds the repetitions that were left out. Each takes as long as the last one did, if that one took as long as the one
- * before it: then host and streams stand as they stood, and the rest follows. FALSE when they have not settled; what is
- * added is then right to the jitter of one repetition.
+ * before it and hid as much: then host and streams stand as they stood, and the rest follows. FALSE when they have not
+ * settled; what is added is then right to the jitter of one repetition.
  */
 static gboolean add_skipped(Step *step)
 {
@@ -339,11 +350,13 @@ static gboolean add_skipped(Step *step)
     g_assert(n >= 7);
     const Mark *last = &g_array_index(step->marks, Mark, n - 2);
     SimTime forward_ns = last[-1].ns - last[-2].ns, backward_ns = last[0].ns - last[-1].ns;
-    gboolean settled = forward_ns == last[-3].ns - last[-4].ns && backward_ns == last[-2].ns - last[-3].ns;
+    Exposed exposed = exposed_between(step, last[-2].ns, last[0].ns), before = exposed_between(step, last[-4].ns, last[-2].ns);
+    gboolean settled = forward_ns == last[-3].ns - last[-4].ns && backward_ns == last[-2].ns - last[-3].ns &&
+                       memcmp(&exposed, &before, sizeof exposed) == 0;
     times->step_ns += step->n_skipped * (forward_ns + backward_ns);
     times->phase_ns[PHASE_FORWARD] += step->n_skipped * forward_ns;
     times->phase_ns[PHASE_BACKWARD] += step->n_skipped * backward_ns;
-    add_exposed(step, last[-2].ns, last[0].ns, step->n_skipped);
+    add_exposed(times, &exposed, step->n_skipped);
     return settled;
 }
 
@@ -351,7 +364,8 @@ static gboolean step_finish(Step *step)
 {
     StepTimes *times = step->times;
     times->step_ns = step->mark_ns - step->start_ns;
-    add_exposed(step, step->start_ns, step->mark_ns, 1);
+    Exposed exposed = exposed_between(step, step->start_ns, step->mark_ns);
+    add_exposed(times, &exposed, 1);
     times->n_events = sim_engine_n_events(step->engine);
     return add_skipped(step);
 }

@@ -7,12 +7,12 @@
 #include "models/params.h"
 #include "workloads/plan/plan.h"
 
-typedef struct ModelFacts {
+typedef struct PlanFacts {
     ModelFlops flops;
     ParamCounts counts;
     int64_t trainable; /* parameters; copies of an expert train as one */
     int64_t per_rank;  /* parameters of one rank before anything is sharded */
-} ModelFacts;
+} PlanFacts;
 
 /* Facts of a plan's graphs. */
-void model_facts(const Plan *plan, const ModelGraph *graphs, ModelFacts *ret_facts);
+void plan_facts(const Plan *plan, const ModelGraph *graphs, PlanFacts *ret_facts);

@@ -1,4 +1,4 @@
-#include "workloads/run/model-facts.h"
+#include "workloads/run/plan-facts.h"
 
 /* Copies of an expert train as one. */
 static int64_t trainable_numel(const Plan *plan, const Graph *graph)
@@ -33,7 +33,7 @@ static int64_t model_trainable_numel(const Plan *plan, const ModelGraph *graphs)
     return sum;
 }
 
-void model_facts(const Plan *plan, const ModelGraph *graphs, ModelFacts *ret_facts)
+void plan_facts(const Plan *plan, const ModelGraph *graphs, PlanFacts *ret_facts)
 {
     model_graph_flops(graphs, plan->model, plan->seq_len, &ret_facts->flops);
     param_counts(plan->model, &ret_facts->counts);
