@@ -168,7 +168,7 @@ typedef struct Instr {
 char *program_collective_name(const Instr *instr);
 
 /* Interpreters that keep a form of their own of a segment. */
-typedef enum SegmentView { VIEW_TIME, VIEW_MEMORY, N_SEGMENT_VIEWS } SegmentView;
+typedef enum SegmentView { VIEW_MEMORY, N_SEGMENT_VIEWS } SegmentView;
 
 /* Segments are shared between programs; once lowered, they do not change. */
 typedef struct Segment {

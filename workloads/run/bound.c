@@ -21,14 +21,14 @@ static gpointer place_key(Place place)
     return GSIZE_TO_POINTER(((gsize)(guint32)(place.arg + 1) << 32 | (guint32)place.idx) + 1);
 }
 
-/* Duration at the clock of the program, or at whatever clock makes it shortest. */
-static SimTime work_ns(const Instr *instr, gboolean at_best_clock)
+/* Duration at a clock, or (NULL) at whatever clock makes it shortest. */
+static SimTime work_ns(const Instr *instr, const ProgramClock *clock)
 {
     if (instr->kind != INSTR_COMPUTE && instr->kind != INSTR_COLLECTIVE) {
         return 0;
     }
-    SimTime most = MAX(0, MAX(instr->clock_ns[0], instr->clock_ns[1])), least = MIN(0, MIN(instr->clock_ns[0], instr->clock_ns[1]));
-    return at_best_clock ? MAX(0, instr->device_ns - most + least) : instr->device_ns;
+    SimTime least = MIN(0, MIN(instr->clock_ns[0], instr->clock_ns[1]));
+    return clock != NULL ? program_instr_ns(clock, instr) : MAX(0, instr->device_ns + least);
 }
 
 static void chain_instr(Chains *chains, const Instr *instr, SimTime ns)
@@ -45,7 +45,7 @@ static void chain_instr(Chains *chains, const Instr *instr, SimTime ns)
     }
 }
 
-static void bound_segment(const Segment *segment, gboolean at_best_clock, TimeBound *bound)
+static void bound_segment(const Segment *segment, const ProgramClock *clock, TimeBound *bound)
 {
     Chains chains = {.tokens = g_hash_table_new(NULL, NULL)};
     for (int s = 0; s < N_STREAMS; s++) {
@@ -53,7 +53,7 @@ static void bound_segment(const Segment *segment, gboolean at_best_clock, TimeBo
     }
     for (guint i = 0; i < segment->instrs->len; i++) {
         const Instr *instr = &g_array_index(segment->instrs, Instr, i);
-        SimTime ns = work_ns(instr, at_best_clock);
+        SimTime ns = work_ns(instr, clock);
         chain_instr(&chains, instr, ns);
         bound->busy_ns[instr->stream] += ns;
     }
@@ -75,7 +75,7 @@ static SimTime bound_ns(const Program *program, gboolean layers_alone)
             continue;
         }
         if (!bound->is_known) {
-            bound_segment(program_segment(program, call->segment), layers_alone, bound);
+            bound_segment(program_segment(program, call->segment), layers_alone ? NULL : &program->clock, bound);
         }
         sum.chain_ns += times * bound->chain_ns;
         for (int s = 0; s < N_STREAMS; s++) {

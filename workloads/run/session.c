@@ -1,8 +1,7 @@
 #include "workloads/run/session.h"
 
-#include "models/flops.h"
 #include "workloads/run/groups.h"
-#include "workloads/run/run.h"
+#include "workloads/run/run-cache.h"
 
 struct Session {
     PlanCache *plans;
@@ -33,10 +32,10 @@ Plan *session_plan(Session *session, json_t *value, const char *name, const char
 
 gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, double *ret_flops_per_token, GError **error)
 {
-    (void)session;
-    g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+    run_cache_trim(session->runs);
+    const ModelGraph *graphs = lower_cache_graphs(session->runs->lowered, plan);
     RunGroups groups;
-    if (!run_groups_init(&groups, plan, graphs, error)) {
+    if (!run_groups_init(&groups, session->runs, plan, graphs, error)) {
         return FALSE;
     }
     const Program *program = g_ptr_array_index(groups.programs, 0);
@@ -46,9 +45,8 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, dou
     }
     run_groups_clear(&groups);
     if (ret_flops_per_token != NULL) {
-        ModelFlops flops;
-        model_graph_flops(graphs, plan->model, plan->seq_len, &flops);
-        *ret_flops_per_token = flops.forward + flops.backward;
+        const PlanFacts *facts = run_cache_facts(session->runs, plan, graphs);
+        *ret_flops_per_token = facts->flops.forward + facts->flops.backward;
     }
     return TRUE;
 }
