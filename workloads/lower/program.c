@@ -162,7 +162,7 @@ gboolean program_equal(const Program *a, const Program *b)
     gboolean same = a->calls->len == b->calls->len && memcmp(&a->repeat, &b->repeat, sizeof a->repeat) == 0 &&
                     a->n_buffers == b->n_buffers && a->n_tokens == b->n_tokens && a->clock.side == b->clock.side &&
                     memcmp(&a->clock.part, &b->clock.part, sizeof a->clock.part) == 0 &&
-                    memcmp(a->static_bytes, b->static_bytes, sizeof a->static_bytes) == 0;
+                    memcmp(a->static_bytes, b->static_bytes, sizeof a->static_bytes) == 0 && a->host_static_bytes == b->host_static_bytes;
     for (guint i = 0; same && i < a->calls->len; i++) {
         Call x = g_array_index(a->calls, Call, i), y = g_array_index(b->calls, Call, i);
         same = segment_equal(program_segment(a, x.segment), program_segment(b, y.segment));

@@ -250,7 +250,6 @@ static void walk_start(LedgerWalk *walk, const Program *program)
     int64_t static_bytes = 0;
     walk->program = program;
     walk->op = -1;
-    walk->host = 0;
     walk->n_alive = 0;
     walk->ledger = (Ledger){.peak_layer = -1, .peak_op = -1, .peak_call = -1, .peak_instr = -1};
     for (int i = 0; i < N_MEM_TAGS; i++) {
