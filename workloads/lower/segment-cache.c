@@ -132,6 +132,7 @@ static void start_key(const Plan *plan, PlanKey *ret_key)
     memset(ret_key, 0, sizeof *ret_key);
     memcpy(&ret_key->plan, plan, sizeof *plan);
     ret_key->plan.extra_refs = 0;
+    ret_key->plan.owner = NULL;
     ret_key->plan.name = NULL;
     ret_key->plan.warnings = NULL;
     ret_key->plan.global_batch = ret_key->plan.n_micro_batches = 0;

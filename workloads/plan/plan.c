@@ -37,8 +37,9 @@ void plan_free(Plan *plan)
 
 const Plan *plan_ref(const Plan *plan)
 {
-    g_atomic_int_inc(&((Plan *)(uintptr_t)plan)->extra_refs); /* counting owners changes no plan */
-    return plan;
+    const Plan *owner = plan->owner != NULL ? plan->owner : plan;
+    g_atomic_int_inc(&((Plan *)(uintptr_t)owner)->extra_refs); /* counting owners changes no plan */
+    return owner;
 }
 
 char *plan_read_path(const char *base_dir, const char *path)

@@ -49,6 +49,7 @@ typedef struct PlanMoe {
 
 typedef struct Plan {
     gint extra_refs; /* beside the first; see plan_ref() */
+    const struct Plan *owner; /* of a copy that borrows all of it; else NULL */
     char *name; /* file, for messages */
     Model *model;
     Cluster *cluster;
@@ -126,7 +127,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(PlanCache, plan_cache_free)
 /* plan_from_json() with a cache. */
 Plan *plan_from_json_cached(PlanCache *cache, json_t *value, const char *name, const char *base_dir, GError **error);
 
-/* One more owner of a plan, which must not be changed from then on. */
+/* One more owner of a plan (of a copy's owner), which must not be changed from then on; returns what is to be freed once more. */
 const Plan *plan_ref(const Plan *plan);
 void plan_free(Plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Plan, plan_free)

@@ -211,13 +211,7 @@ static Result *fill_result(const Run *run)
     return result;
 }
 
-static Result *run_once(const Plan *plan, const RunOptions *options, GError **error)
-{
-    g_autoptr(RunCache) cache = run_cache_new();
-    return run_plan_cached(cache, plan, options, error);
-}
-
-Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
+static Result *run_once(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
 {
     run_cache_trim(cache);
     Run run = {.plan = plan, .graphs = lower_cache_graphs(cache->lowered, plan)};
@@ -239,14 +233,15 @@ Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *opt
 /* Shares of the DDR budget that are tried: a link that traffic between nodes needs, too, may be better left alone. */
 static const double ddr_trials[] = {1, 0.5, 0.25, 0};
 
-Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
+Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
 {
     gboolean chooses = plan->has_cache && plan->cache_policy == CACHE_CHOICE && plan->cache_ddr_bytes > 0;
     Result *best = NULL;
     for (size_t i = 0; i < (chooses ? G_N_ELEMENTS(ddr_trials) : 1); i++) {
         Plan trial = *plan; /* borrows everything of the plan */
+        trial.owner = plan;
         trial.cache_ddr_bytes = (int64_t)((double)plan->cache_ddr_bytes * ddr_trials[i]);
-        Result *result = run_once(&trial, options, error);
+        Result *result = run_once(cache, &trial, options, error);
         if (result == NULL) {
             result_free(best);
             return NULL;
@@ -258,4 +253,10 @@ Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
         best = better ? result : best;
     }
     return best;
+}
+
+Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)
+{
+    g_autoptr(RunCache) cache = run_cache_new();
+    return run_plan_cached(cache, plan, options, error);
 }
