@@ -29,10 +29,26 @@ static double exactly(int64_t n, int64_t m, int64_t drawn, int64_t j)
     return share;
 }
 
+/* Experts are handed out in turn: mean over the runs of k that tokens get until the first comes back. */
+static double consecutive_parts(const MoeSpread *spread, int64_t n_parts)
+{
+    int64_t part = spread->experts / n_parts, first = 0, n_tokens = 0, sum = 0;
+    do {
+        int64_t last = first + spread->top_k - 1; /* around the ring */
+        sum += MIN(last / part - first / part + 1, n_parts);
+        n_tokens++;
+        first = (last + 1) % spread->experts;
+    } while (first != 0);
+    return (double)sum / (double)n_tokens;
+}
+
 double moe_spread_parts(const MoeSpread *spread, int64_t n_parts)
 {
     int64_t part = spread->experts / n_parts, k = spread->top_k;
     g_assert(n_parts >= 1 && spread->experts % n_parts == 0);
+    if (spread->consecutive) {
+        return consecutive_parts(spread, n_parts);
+    }
     if (spread->groups <= 1 || spread->topk_groups >= spread->groups) {
         return (double)n_parts * (1.0 - none_of(spread->experts, part, k));
     }

@@ -3,7 +3,7 @@
  *
  * A dispatch that sends a row once to each rank, or once to each node, moves as many rows as a token's experts lie in
  * different ones. With group-limited routing a token's experts come from a few groups of neighbours, which makes them
- * fewer.
+ * fewer. Gates of benchmarks that hand out experts in turn make them fewest.
  */
 #pragma once
 
@@ -14,6 +14,7 @@
 typedef struct MoeSpread {
     int64_t experts, top_k;
     int64_t groups, topk_groups; /* of equal size, neighbours; 0 or 1 groups: no limit */
+    gboolean consecutive;        /* each token takes the experts behind those of the token before it; groups are not asked */
 } MoeSpread;
 
 /*

@@ -31,7 +31,7 @@ static const DrawField fields[] = {
     {"workload.seq_len", "1|2|5|6|6"},
     {"workload.micro_batch", "||2"},
     {"workload.global_batch", "||x1|x2|x3"},
-    {"workload.routing.kind", "||balanced|zipf|router"},
+    {"workload.routing.kind", "||balanced|zipf|router|consecutive"},
     {"workload.routing.exponent", "|0.5|3"},
     {"workload.routing.order", "|sorted|shuffled"},
     {"workload.routing.seed", "|1|7"},

@@ -51,6 +51,8 @@ static const Measured measured[] = {
       {"time.backward_s", 2, 4, 2},
       {"peak_memory_bytes", 0.5, 3, 0.5},
       {"static_memory_bytes", 0.2, 0.5, 0.2}}},
+    /* other people's runs, on devices known by their data sheets */
+    {"published-steps.csv", 6, {{"tokens_per_s_per_gpu", 20, 30, 10}}},
 };
 
 static json_t *predict(json_t *value, const char *name, const char *base_dir, int64_t rank, GError **error)
@@ -86,7 +88,7 @@ static void test_bounds(void **state)
     check_no_error(error);
     check_int(validation->n_failed, 0);
     gboolean ok = TRUE;
-    for (size_t i = 0; i < G_N_ELEMENTS(table->bounds); i++) {
+    for (size_t i = 0; i < G_N_ELEMENTS(table->bounds) && table->bounds[i].path != NULL; i++) {
         ok = is_within(validation, &table->bounds[i], table->n_rows) && ok;
     }
     assert_true(ok);

@@ -51,6 +51,26 @@ static void test_all_choices(void **state)
     }
 }
 
+/* Experts handed out in turn, token by token over one round of all experts. */
+static void test_consecutive(void **state)
+{
+    static const struct {
+        int64_t experts, top_k, n_parts;
+        double parts;
+    } cases[] = {
+        {128, 8, 8, 1},           /* runs of 8 in parts of 16 */
+        {256, 8, 64, 2},          /* parts of 4 */
+        {512, 22, 64, 3.5},       /* parts of 8: runs of 22 start at even places, half of them across 4 */
+        {12, 3, 4, 1},  {12, 4, 4, 4.0 / 3 + 2.0 / 3}, {12, 12, 4, 4}, {5, 3, 5, 3}, {7, 1, 7, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        MoeSpread spread = {.experts = cases[i].experts, .top_k = cases[i].top_k, .consecutive = TRUE};
+        check_close(moe_spread_parts(&spread, cases[i].n_parts), cases[i].parts, 1e-12);
+        check_close(moe_spread_parts(&spread, 1), 1, 1e-12);
+    }
+}
+
 /* Without groups it is what moe_expected_ranks() says. */
 static void test_no_groups(void **state)
 {
@@ -61,6 +81,6 @@ static void test_no_groups(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_choices), cmocka_unit_test(test_no_groups)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_choices), cmocka_unit_test(test_consecutive), cmocka_unit_test(test_no_groups)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,8 @@
  *
  * A split matrix says how many choices go where, not how many of them are of one token. Choices of a token are taken
  * without replacement, each as likely to lie in a part as the rows that go there say; exact for even loads. Routers that
- * limit a token to a few groups of experts crowd its choices: by as much as for even loads (models/moe-spread.h).
+ * limit a token to a few groups of experts, or hand out experts in turn, crowd its choices: by as much as for even loads
+ * (models/moe-spread.h).
  */
 #pragma once
 
@@ -14,6 +15,7 @@ typedef struct ArrivalSpec {
     int64_t tokens; /* of one source */
     int64_t top_k, experts;
     int64_t groups, topk_groups; /* that the router opens to a token */
+    gboolean consecutive;        /* tokens get experts in turn */
     gboolean to_all;             /* every token goes everywhere */
 } ArrivalSpec;
 

@@ -39,14 +39,14 @@ static void read_loads(Plan *plan, JsonObject *object, const char *load_file, co
 
 void read_moe_routing(Plan *plan, JsonObject *workload, const char *base_dir)
 {
-    static const char *const kinds[] = {"balanced", "zipf", "measured", "router"};
+    static const char *const kinds[] = {"balanced", "zipf", "measured", "router", "consecutive"};
     JsonObject *object = json_object_child(workload, "routing");
     plan->routing_seed = 1;
     plan->routing_layer_draws = 1;
     if (object == NULL) {
         return;
     }
-    plan->routing = (PlanRouting)json_object_choice(object, "kind", kinds, 4, PLAN_ROUTING_BALANCED);
+    plan->routing = (PlanRouting)json_object_choice(object, "kind", kinds, G_N_ELEMENTS(kinds), PLAN_ROUTING_BALANCED);
     if (plan->routing == PLAN_ROUTING_ZIPF) {
         plan->routing_exponent = json_object_number(object, "exponent", 0, 100, 0.5);
         read_order(plan, object);
@@ -65,6 +65,12 @@ void read_moe_routing(Plan *plan, JsonObject *workload, const char *base_dir)
         plan->routing_sample_tokens = json_object_int(object, "sample_tokens", 1, 1 << 20, 0);
     } else if (json_object_has(object, "sample_tokens")) {
         json_object_fail(object, "sample_tokens", "has no effect unless kind is \"router\"");
+    }
+    static const char *const drawn_only[] = {"replicas", "layer_draws", "seed"};
+    for (size_t i = 0; plan->routing == PLAN_ROUTING_CONSECUTIVE && i < G_N_ELEMENTS(drawn_only); i++) {
+        if (json_object_has(object, drawn_only[i])) {
+            json_object_fail(object, drawn_only[i], "has no effect when experts are handed out in turn; all tokens fare alike");
+        }
     }
     plan->routing_replicas = json_object_int(object, "replicas", 1, REPLICAS_MAX, 0);
     plan->routing_layer_draws = json_object_int(object, "layer_draws", 1, 1 << 20, 1);

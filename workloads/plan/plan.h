@@ -15,7 +15,13 @@
 
 typedef enum PlanMode { PLAN_PRETRAIN, PLAN_FINETUNE, PLAN_LORA } PlanMode;
 typedef enum PlanRecompute { PLAN_RECOMPUTE_NONE, PLAN_RECOMPUTE_FULL, PLAN_RECOMPUTE_SELECTIVE } PlanRecompute;
-typedef enum PlanRouting { PLAN_ROUTING_BALANCED, PLAN_ROUTING_ZIPF, PLAN_ROUTING_MEASURED, PLAN_ROUTING_ROUTER } PlanRouting;
+typedef enum PlanRouting {
+    PLAN_ROUTING_BALANCED,
+    PLAN_ROUTING_ZIPF,
+    PLAN_ROUTING_MEASURED,
+    PLAN_ROUTING_ROUTER,
+    PLAN_ROUTING_CONSECUTIVE,
+} PlanRouting;
 typedef enum PlanBalance { PLAN_BALANCE_NONE, PLAN_BALANCE_AUX_LOSS, PLAN_BALANCE_BIAS, PLAN_BALANCE_QUANTILE } PlanBalance;
 typedef enum PlanPlacement { PLAN_PLACEMENT_LINEAR, PLAN_PLACEMENT_EPLB } PlanPlacement;
 /* Who holds what between steps: FSDP shards all; ZeRO-1 the optimizer's states alone; NONE nothing (data parallelism). */

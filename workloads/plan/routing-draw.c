@@ -102,6 +102,10 @@ void routing_popularity(const RoutingSpec *spec, double *ret_share)
 {
     if (spec->balance != PLAN_BALANCE_NONE) {
         balanced_load(spec, ret_share);
+    } else if (spec->kind == PLAN_ROUTING_CONSECUTIVE) {
+        for (int64_t e = 0; e < spec->experts; e++) {
+            ret_share[e] = (double)spec->top_k / (double)spec->experts;
+        }
     } else if (spec->kind == PLAN_ROUTING_ZIPF) {
         topk_share_zipf(spec->experts, spec->top_k, spec->exponent, ret_share);
     } else {

@@ -44,7 +44,7 @@ RoutingSpec routing_spec(const Plan *plan, int64_t tokens, int64_t sequences)
         .sequences = MAX(sequences, 1),
         .layer_draws = plan->routing_layer_draws,
         .sample_tokens = plan->routing_sample_tokens,
-        .draws = TRUE,
+        .draws = plan->routing != PLAN_ROUTING_CONSECUTIVE,
         .balance = plan->moe.balance,
         .balance_steps = plan->moe.balance_steps,
         .balance_rate = plan->moe.balance_rate,

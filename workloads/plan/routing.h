@@ -2,11 +2,12 @@
  * Routing: how many of its tokens each rank of an expert-parallel group sends to each expert, layer by layer.
  *
  * A popularity (the expected share of tokens that take an expert, by falling rank) is dealt to the experts in an order and
- * made whole tokens for each source rank, drawn or in expectation (routing-draw.h). Four kinds:
+ * made whole tokens for each source rank, drawn or in expectation (routing-draw.h). Five kinds:
  *  - balanced: equal expectation, with the spread that random router weights show;
  *  - zipf: top k without replacement of log-score + Gumbel noise - exponent * log(rank);
  *  - measured: token counts from a file, scaled to the tokens of the plan;
- *  - router: the model's own router with random weights, run on a sample of tokens (router-load.h).
+ *  - router: the model's own router with random weights, run on a sample of tokens (router-load.h);
+ *  - consecutive: experts are handed out in turn, as the gates of benchmarks do: even loads, and neighbours for a token.
  * What a rule of balancing leaves of it: balanced-load.h. Then capacities cut (models/moe-tables.h), and copies of an expert
  * share its rows (models/placement.h): the code that decides on virtual ranks decides here.
  *
