@@ -60,10 +60,19 @@ const char *coll_name(CollKind kind);
 SimTime coll_ns(const Cluster *cluster, CollKind kind, const CollGroup *group, int64_t bytes, Evidence *ret_evidence);
 
 /*
- * All-to-all with unequal parts, from the busiest rank's point of view. domain_bytes: what it exchanges with other
- * ranks of its scale-up domain, the mean of sent and received (both directions share the copy engines: 25 against 75 %
- * takes 3 to 6 % longer than even parts). outside_bytes: to or from ranks outside, whichever is more. self_bytes stay
- * on the rank.
+ * What the busiest rank of an all-to-all with unequal parts moves. Inside its scale-up domain both directions share the
+ * kernel's SMs, and each has the link's own rate: 25 against 75 % takes 3 to 6 % longer than even parts. So both count,
+ * the mean of what a rank sends and receives there, and the larger of them.
  */
+typedef struct CollExchange {
+    int64_t domain_bytes;  /* sent to and received from other ranks of the domain, the mean */
+    int64_t one_way_bytes; /* the same, whichever is more; 0: as much both ways */
+    int64_t outside_bytes; /* to or from ranks outside, whichever is more */
+    int64_t self_bytes;    /* what stays on the rank */
+} CollExchange;
+
+SimTime coll_exchange_ns(const Cluster *cluster, const CollGroup *group, const CollExchange *exchange, Evidence *ret_evidence);
+
+/* The same with as much sent as received inside the domain. */
 SimTime coll_all_to_all_ns(const Cluster *cluster, const CollGroup *group, int64_t domain_bytes, int64_t outside_bytes,
                            int64_t self_bytes, Evidence *ret_evidence);

@@ -97,23 +97,32 @@ SimTime coll_ns(const Cluster *cluster, CollKind kind, const CollGroup *group, i
     return quantity_ns(class->seconds(cluster, group, (double)bytes));
 }
 
-SimTime coll_all_to_all_ns(const Cluster *cluster, const CollGroup *group, int64_t domain_bytes, int64_t outside_bytes,
-                           int64_t self_bytes, Evidence *ret_evidence)
+SimTime coll_exchange_ns(const Cluster *cluster, const CollGroup *group, const CollExchange *exchange, Evidence *ret_evidence)
 {
     const Device *device = cluster->device;
     const LawFit *fit = &device->laws->fits[LAW_all_to_all];
     if (ret_evidence != NULL) {
-        Evidence inside = law_evidence(fit, (double)(domain_bytes + outside_bytes + self_bytes));
+        Evidence inside = law_evidence(fit, (double)(exchange->domain_bytes + exchange->outside_bytes + exchange->self_bytes));
         *ret_evidence = group->n_ranks > 2 ? MAX(inside, EVIDENCE_DATASHEET) : inside;
     }
     if (group->n_ranks < 2) {
         return 0;
     }
-    double inside = coll_domain_seconds(cluster, LAW_all_to_all, 1, (double)domain_bytes);
+    double inside = coll_domain_seconds(cluster, LAW_all_to_all, 1, (double)exchange->domain_bytes);
+    double one_way = exchange->one_way_bytes > exchange->domain_bytes
+                         ? coll_domain_seconds(cluster, LAW_send_recv, 1, (double)exchange->one_way_bytes)
+                         : 0.0;
     double outside = 0.0;
     if (coll_n_domains(group) > 1) {
-        outside = coll_outside_seconds(cluster, 1, (double)outside_bytes) + law_link_fixed_seconds(fit);
+        outside = coll_outside_seconds(cluster, 1, (double)exchange->outside_bytes) + law_link_fixed_seconds(fit);
     }
-    double self = 2.0 * (double)self_bytes / device->hbm_bytes_per_s;
-    return quantity_ns(fmax(fmax(inside, outside), self));
+    double self = 2.0 * (double)exchange->self_bytes / device->hbm_bytes_per_s;
+    return quantity_ns(fmax(fmax(inside, one_way), fmax(outside, self)));
+}
+
+SimTime coll_all_to_all_ns(const Cluster *cluster, const CollGroup *group, int64_t domain_bytes, int64_t outside_bytes,
+                           int64_t self_bytes, Evidence *ret_evidence)
+{
+    CollExchange even = {.domain_bytes = domain_bytes, .outside_bytes = outside_bytes, .self_bytes = self_bytes};
+    return coll_exchange_ns(cluster, group, &even, ret_evidence);
 }

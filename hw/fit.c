@@ -31,7 +31,11 @@ double fit_predict(const Device *device, const Laws *laws, LawKind law, const Fi
 {
     if (sample->is_link) {
         double kernel = law_link_seconds(&laws->fits[law], sample->link_bytes_per_s, sample->link_bytes);
-        return fmax(sample->host_min_s, sample->host_before_s + kernel);
+        if (sample->one_way_bytes > sample->link_bytes) { /* as coll_exchange_ns() */
+            const LawFit *one_way = &laws->fits[LAW_send_recv];
+            kernel = fmax(kernel, law_link_seconds(one_way, sample->link_bytes_per_s, sample->one_way_bytes));
+        }
+        return fmax(sample->host_min_s + sample->host_more_s, sample->host_before_s + kernel);
     }
     return law_measured_seconds(device, laws, sample->works, sample->n_works, sample->host_min_s);
 }

@@ -23,6 +23,8 @@ typedef struct FitSample {
     double link_bytes_per_s;
     double size;          /* law_size() of the row, for the measured range */
     double host_before_s; /* links: host time before the kernel starts, inside the measured time */
+    double host_more_s;    /* of a link: of host_min_s, beyond what all take to issue one */
+    double one_way_bytes;  /* of a link: of an exchange with unequal parts, in the direction that has more; else 0 */
     double host_min_s;    /* the host needs at least this for the measured loop */
     double seconds;       /* measured */
 } FitSample;

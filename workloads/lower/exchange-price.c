@@ -13,6 +13,7 @@
 typedef struct Traffic {
     int64_t sent, self;
     int64_t inside, outside; /* the scale-up domain */
+    int64_t inside_mean;     /* sent and received there, the mean */
 } Traffic;
 
 /* An EP group on the machine: n ranks, of which `per` share each domain, and rows from each rank to each. */
@@ -46,6 +47,7 @@ static Traffic direct_traffic(const Exchange *e)
             moved[1][outside] += peer != r ? rows_between(e, peer, r) : 0;
         }
         busiest.inside = MAX(busiest.inside, MAX(moved[0][0], moved[1][0]));
+        busiest.inside_mean = MAX(busiest.inside_mean, (moved[0][0] + moved[1][0] + 1) / 2);
         busiest.outside = MAX(busiest.outside, MAX(moved[0][1], moved[1][1]));
         busiest.self = MAX(busiest.self, rows_between(e, r, r));
         busiest.sent = MAX(busiest.sent, moved[0][0] + moved[0][1] + rows_between(e, r, r));
@@ -74,9 +76,10 @@ static Traffic hierarchical_traffic(const Exchange *e)
             }
         }
     }
-    busiest.inside = busiest.outside = 0;
+    busiest.inside = busiest.inside_mean = busiest.outside = 0;
     for (int64_t r = 0; r < e->n; r++) {
         busiest.inside = MAX(busiest.inside, MAX(moved[4 * r], moved[4 * r + 1]));
+        busiest.inside_mean = MAX(busiest.inside_mean, (moved[4 * r] + moved[4 * r + 1] + 1) / 2);
         busiest.outside = MAX(busiest.outside, MAX(moved[4 * r + 2], moved[4 * r + 3]));
     }
     return busiest;
@@ -198,13 +201,18 @@ static void price_gather(const Exchange *e, const CollGroup *group, int64_t row,
 static void price_rows(const Exchange *e, const CollGroup *group, const Traffic *traffic, int64_t row, AllToAll *ret)
 {
     const Cluster *cluster = e->plan->cluster;
+    CollExchange all = {.domain_bytes = traffic->inside_mean * row,
+                        .one_way_bytes = traffic->inside * row,
+                        .outside_bytes = traffic->outside * row,
+                        .self_bytes = traffic->self * row};
     if (e->plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL) { /* one step after the other */
         CollGroup inside = {group->per_domain, group->per_domain}, across = {e->n / e->per, 1};
-        ret->dispatch_ns = coll_all_to_all_ns(cluster, &inside, traffic->inside * row, 0, traffic->self * row, &ret->evidence) +
-                           coll_all_to_all_ns(cluster, &across, 0, traffic->outside * row, 0, NULL);
+        CollExchange far = {.outside_bytes = all.outside_bytes};
+        all.outside_bytes = 0;
+        ret->dispatch_ns = coll_exchange_ns(cluster, &inside, &all, &ret->evidence) +
+                           coll_exchange_ns(cluster, &across, &far, NULL);
     } else {
-        ret->dispatch_ns = coll_all_to_all_ns(cluster, group, traffic->inside * row, traffic->outside * row, traffic->self * row,
-                                              &ret->evidence);
+        ret->dispatch_ns = coll_exchange_ns(cluster, group, &all, &ret->evidence);
     }
     ret->combine_ns = ret->dispatch_ns;
 }
