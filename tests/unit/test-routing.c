@@ -6,6 +6,7 @@
 #include "sim/base/error.h"
 #include "sim/base/json-read.h"
 #include "tests/check.h"
+#include "workloads/plan/routing-file.h"
 
 typedef struct RoutingCase {
     const char *name;
@@ -188,14 +189,135 @@ static void test_measured(void **state)
     }
 }
 
+/* ---- tables of loads ---- */
+
+typedef struct CsvCase {
+    const char *text;
+    const char *message; /* NULL = accepted, and then the same as json */
+    const char *json;
+} CsvCase;
+
+static const CsvCase csv_cases[] = {
+    {"layer,expert,tokens\n0,0,4\n0,2,8\n1,3,1\n", NULL, "[[4.0,0.0,8.0,0.0],[0.0,0.0,0.0,1.0]]"},
+    {"tokens,source,expert,layer\n5,1,0,0\n6,0,3,0\n", NULL, "[[[0.0,0.0,0.0,6.0],[5.0,0.0,0.0,0.0]]]"},
+    {"layer,expert\n0,0\n", ":1: no column \"tokens\"", NULL},
+    {"layer,expert,tokens\n0,4,1\n", ":2: expert: 4 is no whole number from 0 to 3", NULL},
+    {"layer,expert,tokens\n0,0.5,1\n", ":2: expert: 0.5 is no whole number", NULL},
+    {"layer,expert,tokens\n0,0,many\n", ":2: tokens", NULL},
+    {"layer,expert,tokens\n-1,0,1\n", ":2: layer: -1 is no whole number", NULL},
+};
+
+static void test_csv(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(csv_cases); i++) {
+        const CsvCase *c = &csv_cases[i];
+        char *dir = check_make_dir();
+        g_autofree char *path = check_write_file(dir, "loads.csv", c->text);
+        GError *error = NULL;
+        g_autoptr(json_t) loads = routing_read_csv(path, 4, &error);
+        check_remove_dir(dir);
+        if (c->message != NULL) {
+            assert_null(loads);
+            check_error(&error, MOESIM_ERROR_INPUT, c->message);
+            continue;
+        }
+        check_no_error(error);
+        g_autoptr(json_t) wanted = json_loads(c->json, 0, NULL);
+        assert_true(json_equal(loads, wanted));
+    }
+}
+
+/* ---- rules of balancing ---- */
+
+typedef struct BalanceCase {
+    const char *name;
+    PlanBalance rule;
+    int64_t steps;
+    double rate;
+    double max_over_mean; /* at most */
+} BalanceCase;
+
+/* Zipf 1, 64 experts, top 4: 10 x the mean before. The published experiment falls from 12.6 to 1.2 in 200 steps. */
+static const BalanceCase balance_cases[] = {
+    {"no step", PLAN_BALANCE_BIAS, 0, 1e-2, 100},
+    {"bias, 50 steps", PLAN_BALANCE_BIAS, 50, 1e-2, 4},
+    {"bias, 200 steps", PLAN_BALANCE_BIAS, 200, 1e-2, 1.3},
+    {"quantile, one step", PLAN_BALANCE_QUANTILE, 1, 0, 2.5},
+    {"quantile, 7 steps", PLAN_BALANCE_QUANTILE, 7, 0, 1.2},
+    {"auxiliary loss, 200 steps", PLAN_BALANCE_AUX_LOSS, 200, 2e-2, 1.6},
+};
+
+static RoutingSpec balance_spec(const BalanceCase *c)
+{
+    return (RoutingSpec){.kind = PLAN_ROUTING_ZIPF, .exponent = 1, .seed = 3, .experts = 64, .top_k = 4, .n_ranks = 4, .tokens = 1000,
+                         .sequences = 1, .n_layers = 1, .drop_target = -1, .balance = c->rule, .balance_steps = c->steps,
+                         .balance_rate = c->rate};
+}
+
+static void test_balance(void **state)
+{
+    (void)state;
+    double before = 0;
+    for (size_t i = 0; i < G_N_ELEMENTS(balance_cases); i++) {
+        const BalanceCase *c = &balance_cases[i];
+        RoutingSpec spec = balance_spec(c);
+        double share[64], sum = 0;
+        routing_popularity(&spec, share);
+        for (int e = 0; e < 64; e++) {
+            assert_true(share[e] >= 0 && share[e] <= 1 && (e == 0 || share[e] <= share[e - 1]));
+            sum += share[e];
+        }
+        check_close(sum, 4, 1e-9);
+        before = i == 0 ? share[0] * 16 : before;
+        print_message("# %s: %.3f of the mean\n", c->name, share[0] * 16);
+        assert_true(share[0] * 16 <= c->max_over_mean);
+        assert_true(i == 0 || share[0] * 16 < before / 2);
+    }
+    assert_true(before > 6);
+}
+
+/* ---- the model's own router ---- */
+
+static void test_router(void **state)
+{
+    static const char *const models[] = {"deepseek-v3", "kimi-k3", "qwen3-30b-a3b", "gpt-oss-120b", "mixtral-8x7b"};
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(models); i++) {
+        GError *error = NULL;
+        g_autoptr(Model) model = model_load(models[i], NULL, &error);
+        check_no_error(error);
+        RoutingSpec spec = {.kind = PLAN_ROUTING_ROUTER, .model = model, .seed = 1, .experts = model->n_experts, .top_k = model->top_k, .n_ranks = 4,
+                            .tokens = 1000, .sequences = 2, .n_layers = 2, .layer_draws = 2, .drop_target = -1, .draws = TRUE};
+        g_autofree double *share = g_new(double, model->n_experts), *other = g_new(double, model->n_experts);
+        double sum = 0, square = 0;
+        routing_table_shares(&spec, 0, share);
+        routing_table_shares(&spec, 1, other);
+        for (int64_t e = 0; e < model->n_experts; e++) {
+            double relative = share[e] * (double)model->n_experts / (double)model->top_k - 1;
+            assert_true(share[e] >= 0 && share[e] <= 1);
+            sum += share[e];
+            square += relative * relative / (double)model->n_experts;
+        }
+        check_close(sum, (double)model->top_k, 1e-9);
+        print_message("# %s: popularity spreads by %.2f\n", models[i], sqrt(square));
+        assert_true(sqrt(square) > 0.02 && sqrt(square) < 0.6);
+        assert_true(memcmp(share, other, (size_t)model->n_experts * sizeof *share) != 0);
+        g_autoptr(Routing) routing = routing_new(&spec, NULL, &error);
+        check_no_error(error);
+        check_conservation(routing, &spec);
+    }
+}
+
 int main(void)
 {
-    enum { N = G_N_ELEMENTS(cases) };
-    struct CMUnitTest tests[N + 3] = {cmocka_unit_test(test_order), cmocka_unit_test(test_popularity),
-                                      cmocka_unit_test(test_measured)};
+    enum { N = G_N_ELEMENTS(cases), N_OTHERS = 6 };
+    struct CMUnitTest tests[N + N_OTHERS] = {cmocka_unit_test(test_order),    cmocka_unit_test(test_popularity),
+                                             cmocka_unit_test(test_measured), cmocka_unit_test(test_csv),
+                                             cmocka_unit_test(test_balance),  cmocka_unit_test(test_router)};
     for (size_t i = 0; i < N; i++) {
-        tests[3 + i] = (struct CMUnitTest){
+        tests[N_OTHERS + i] = (struct CMUnitTest){
             .name = cases[i].name, .test_func = test_case, .initial_state = (void *)(guintptr)&cases[i]};
     }
-    return _cmocka_run_group_tests("routing", tests, N + 3, NULL, NULL);
+    return _cmocka_run_group_tests("routing", tests, N + N_OTHERS, NULL, NULL);
 }

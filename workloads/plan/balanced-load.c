@@ -12,7 +12,12 @@
 #include "sim/base/rng.h"
 #include "workloads/plan/routing-draw.h"
 
-enum { HISTOGRAM_BINS = 1000, ROWS_PER_EXPERT = 32, TOKENS_MIN = 512, TOKENS_MAX = 2048 };
+enum { HISTOGRAM_BINS = 1000, TOKENS_MIN = 512, TOKENS_MAX = 8192, N_BATCHES = 4 };
+
+/* Scores that the steps of a rule may look at: some tenths of a second; and what a step of a rule costs against the sign rule's. */
+static const double scores_max = 2e8;
+static const double step_cost[] = {
+    [PLAN_BALANCE_NONE] = 1, [PLAN_BALANCE_AUX_LOSS] = 30, [PLAN_BALANCE_BIAS] = 1, [PLAN_BALANCE_QUANTILE] = 10};
 
 /* Spread of a token's log-scores, and of the experts' mean log-scores in a router of random weights (topk-share.c, and
  * routing-draw.c over the slope of a tail's logarithm). */
@@ -21,33 +26,38 @@ static const double score_spread = 0.7, natural_shift = 0.1;
 typedef struct Balancing {
     const RoutingSpec *spec;
     MoeShape shape;
-    double *logits, *scores; /* [n_tokens * experts] */
+    double *keys; /* [N_BATCHES][n_tokens * experts]: scores, or logits (aux_loss), before what the rule moves */
     double *bias;            /* [experts]: what the rule moves */
     int64_t *sel, *counts;
 } Balancing;
 
-/* Logits of a batch: the experts by falling popularity. */
-static void draw_logits(Balancing *b, uint64_t batch)
+static double *batch_keys(const Balancing *b, int64_t batch)
+{
+    return b->keys + batch % N_BATCHES * b->shape.n_tokens * b->shape.experts;
+}
+
+/* Keys of a batch: the experts by falling popularity. */
+static void draw_keys(const Balancing *b, int64_t batch)
 {
     const RoutingSpec *spec = b->spec;
-    int64_t experts = spec->experts;
-    uint64_t n = (uint64_t)(b->shape.n_tokens * experts);
-    gboolean zipf = spec->kind == PLAN_ROUTING_ZIPF;
-    for (int64_t i = 0; i < (int64_t)n; i++) {
-        uint64_t at = batch * 2 * n + 2 * (uint64_t)i;
+    int64_t experts = spec->experts, n = b->shape.n_tokens * experts;
+    gboolean zipf = spec->kind == PLAN_ROUTING_ZIPF, raw = spec->balance == PLAN_BALANCE_AUX_LOSS;
+    double *keys = batch_keys(b, batch);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t at = 2 * (uint64_t)(batch * n + i);
         double rank = (double)(i % experts);
         double shift = zipf ? -spec->exponent * log(rank + 1) : natural_shift * (1 - 2 * rank / (double)experts);
         double noise = zipf ? rng_gumbel(spec->seed, RNG_EXPERTS, at + 1) : 0;
-        b->logits[i] = score_spread * rng_normal(spec->seed, RNG_EXPERTS, at) + noise + shift;
-        b->scores[i] = 1 / (1 + exp(-b->logits[i]));
+        double logit = score_spread * rng_normal(spec->seed, RNG_EXPERTS, at) + noise + shift;
+        keys[i] = raw ? logit : 1 / (1 + exp(-logit));
     }
 }
 
 /* Each token's k experts with the largest key, and how many tokens each expert gets. */
-static void route(Balancing *b)
+static void route(Balancing *b, int64_t batch)
 {
     int64_t experts = b->shape.experts, k = b->shape.top_k;
-    const double *from = b->spec->balance == PLAN_BALANCE_AUX_LOSS ? b->logits : b->scores;
+    const double *from = batch_keys(b, batch);
     g_autofree double *best = g_new(double, k + 1);
     memset(b->counts, 0, (size_t)experts * sizeof *b->counts);
     for (int64_t t = 0; t < b->shape.n_tokens; t++) {
@@ -72,12 +82,12 @@ static void route(Balancing *b)
 }
 
 /* One step of the quantile rule; FALSE once it moves nothing. */
-static gboolean step_quantile(Balancing *b)
+static gboolean step_quantile(Balancing *b, int64_t batch)
 {
     double moved = 0;
     g_autofree double *old = g_memdup2(b->bias, (gsize)b->shape.experts * sizeof *old);
     g_autoptr(BalanceHistogram) histogram = balance_histogram_new(b->bias, b->shape.experts, b->shape.top_k, HISTOGRAM_BINS);
-    balance_histogram_add(histogram, b->scores, b->shape.n_tokens);
+    balance_histogram_add(histogram, batch_keys(b, batch), b->shape.n_tokens);
     balance_histogram_update(histogram, b->bias);
     for (int64_t e = 0; e < b->shape.experts; e++) {
         moved = fmax(moved, fabs(b->bias[e] - old[e]));
@@ -86,7 +96,7 @@ static gboolean step_quantile(Balancing *b)
 }
 
 /* The gradient of the auxiliary loss by the experts' shifts: that of the logits, summed over the tokens. */
-static void aux_gradient(const Balancing *b, Tensor *ret_grad)
+static void aux_gradient(const Balancing *b, int64_t batch, Tensor *ret_grad)
 {
     const RouterLossAttr attr = {
         .kind = ROUTER_LOSS_AUX, .experts = b->shape.experts, .top_k = b->shape.top_k, .score = ROUTER_SOFTMAX, .coeff = 1};
@@ -102,7 +112,7 @@ static void aux_gradient(const Balancing *b, Tensor *ret_grad)
     g_autoptr(Tensor) chosen = tensor_new_2d(TENSOR_I64, n, b->shape.top_k);
     g_autoptr(Tensor) one = tensor_new_2d(TENSOR_F64, 1, 1);
     for (int64_t i = 0; i < n * experts; i++) {
-        tensor_set(value, i, b->logits[i] + b->bias[i % experts]);
+        tensor_set(value, i, batch_keys(b, batch)[i] + b->bias[i % experts]);
     }
     memcpy(chosen->data, b->sel, (size_t)(n * b->shape.top_k) * sizeof *b->sel);
     tensor_set(one, 0, 1);
@@ -126,8 +136,8 @@ static void run_aux_loss(Balancing *b)
     g_autoptr(Tensor) theta = tensor_new_2d(TENSOR_F64, 1, b->shape.experts);
     g_autoptr(Tensor) grad = tensor_new_2d(TENSOR_F64, 1, b->shape.experts);
     for (int64_t step = 0; step < b->spec->balance_steps; step++) {
-        route(b);
-        aux_gradient(b, grad);
+        route(b, step);
+        aux_gradient(b, step, grad);
         settings.step = step + 1;
         optim_class(OPTIM_adamw)->update(&settings, theta, grad, &state);
         memcpy(b->bias, theta->data, (size_t)b->shape.experts * sizeof *b->bias);
@@ -144,9 +154,9 @@ static void run_rule(Balancing *b)
     gboolean moves = b->shape.top_k < b->shape.experts;
     for (int64_t step = 0; step < b->spec->balance_steps && moves; step++) {
         if (b->spec->balance == PLAN_BALANCE_QUANTILE) {
-            moves = step_quantile(b);
+            moves = step_quantile(b, step);
         } else {
-            route(b);
+            route(b, step);
             balance_sign(b->counts, b->shape.experts, b->spec->balance_rate, b->bias);
         }
     }
@@ -174,17 +184,24 @@ static int by_falling(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
+static int64_t batch_tokens(const RoutingSpec *spec)
+{
+    double steps = fmax((double)spec->balance_steps, 1) * step_cost[spec->balance];
+    return (int64_t)CLAMP(scores_max / steps / (double)spec->experts, TOKENS_MIN, TOKENS_MAX);
+}
+
 void balanced_load(const RoutingSpec *spec, double *ret_share)
 {
-    int64_t experts = spec->experts;
-    int64_t n = CLAMP(ROWS_PER_EXPERT * experts / spec->top_k, TOKENS_MIN, TOKENS_MAX);
-    g_autofree double *logits = g_new(double, n * experts), *scores = g_new(double, n * experts), *bias = g_new0(double, experts);
+    int64_t experts = spec->experts, n = batch_tokens(spec);
+    g_autofree double *keys = g_new(double, N_BATCHES * n * experts), *bias = g_new0(double, experts);
     g_autofree int64_t *sel = g_new0(int64_t, n * spec->top_k), *counts = g_new0(int64_t, experts);
-    Balancing b = {spec, {n, spec->top_k, experts}, logits, scores, bias, sel, counts};
-    draw_logits(&b, 0);
+    Balancing b = {spec, {n, spec->top_k, experts}, keys, bias, sel, counts};
+    for (int64_t batch = 0; batch < N_BATCHES; batch++) {
+        draw_keys(&b, batch);
+    }
     run_rule(&b);
-    draw_logits(&b, 1);
-    route(&b);
+    draw_keys(&b, N_BATCHES); /* in the place of the first */
+    route(&b, N_BATCHES);
     load_from_sample(counts, experts, spec->top_k, n, ret_share);
     qsort(ret_share, (size_t)experts, sizeof *ret_share, by_falling);
 }

@@ -1,9 +1,10 @@
 /*
  * Balanced load: the popularity of experts that a rule of balancing leaves after so many steps.
  *
- * A batch of tokens is drawn: log-scores of spread and noise as the routing has them, minus its skew. Step by step tokens take
- * the k experts with the largest key, and the rule of models/balance.h (or the gradient of the auxiliary loss, as the router
- * loss computes it) moves what it moves. The popularity is measured on a batch that the rule has not seen.
+ * Some batches of tokens are drawn and taken in turn: log-scores of spread and noise as the routing has them, minus its skew.
+ * Step by step tokens take the k experts with the largest key, and the rule of models/balance.h (or the gradient of the
+ * auxiliary loss, as the router loss computes it) moves what it moves. The popularity is measured on a batch that the rule has
+ * not seen.
  *
  *     bias      key = sigmoid(l) + b; b by the sign of (mean load - load), rate per step
  *     quantile  key = sigmoid(l) + b; b by quantiles from histograms of 1000 bins
