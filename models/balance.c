@@ -27,15 +27,23 @@ static int compare_falling(const void *a, const void *b)
 
 void balance_cutoffs(const MoeShape *shape, const double *scores, const double *bias, double *ret_alpha)
 {
-    int64_t experts = shape->experts;
-    g_autofree double *keys = g_new(double, (gsize)experts);
+    int64_t experts = shape->experts, n_best = shape->top_k + 1;
+    g_autofree double *best = g_new(double, (gsize)n_best); /* falling */
     g_assert(shape->top_k < experts);
     for (int64_t t = 0; t < shape->n_tokens; t++) {
+        int64_t n = 0;
         for (int64_t e = 0; e < experts; e++) {
-            keys[e] = scores[t * experts + e] + bias[e];
+            double key = scores[t * experts + e] + bias[e];
+            if (n == n_best && key <= best[n - 1]) {
+                continue;
+            }
+            int64_t place = n < n_best ? n++ : n - 1;
+            for (; place > 0 && key > best[place - 1]; place--) {
+                best[place] = best[place - 1];
+            }
+            best[place] = key;
         }
-        qsort(keys, (size_t)experts, sizeof *keys, compare_falling);
-        ret_alpha[t] = keys[shape->top_k];
+        ret_alpha[t] = best[n_best - 1];
     }
 }
 

@@ -17,7 +17,9 @@ enum { HISTOGRAM_BINS = 1000, TOKENS_MIN = 512, TOKENS_MAX = 8192, N_BATCHES = 4
 /* Scores that the steps of a rule may look at: some tenths of a second; and what a step of a rule costs against the sign rule's. */
 static const double scores_max = 2e8;
 static const double step_cost[] = {
-    [PLAN_BALANCE_NONE] = 1, [PLAN_BALANCE_AUX_LOSS] = 30, [PLAN_BALANCE_BIAS] = 1, [PLAN_BALANCE_QUANTILE] = 10};
+    [PLAN_BALANCE_NONE] = 1, [PLAN_BALANCE_AUX_LOSS] = 30, [PLAN_BALANCE_BIAS] = 1, [PLAN_BALANCE_QUANTILE] = 4};
+/* The quantile rule has no rate: what it does follows from its last batches, and it settles within a few. */
+enum { QUANTILE_STEPS = 16 };
 
 /* Spread of a token's log-scores, and of the experts' mean log-scores in a router of random weights (topk-share.c, and
  * routing-draw.c over the slope of a tail's logarithm). */
@@ -145,6 +147,11 @@ static void run_aux_loss(Balancing *b)
     optim_state_clear(&state);
 }
 
+static int64_t n_steps(const RoutingSpec *spec)
+{
+    return spec->balance == PLAN_BALANCE_QUANTILE ? MIN(spec->balance_steps, QUANTILE_STEPS) : spec->balance_steps;
+}
+
 static void run_rule(Balancing *b)
 {
     if (b->spec->balance == PLAN_BALANCE_AUX_LOSS) {
@@ -152,7 +159,7 @@ static void run_rule(Balancing *b)
         return;
     }
     gboolean moves = b->shape.top_k < b->shape.experts;
-    for (int64_t step = 0; step < b->spec->balance_steps && moves; step++) {
+    for (int64_t step = 0; step < n_steps(b->spec) && moves; step++) {
         if (b->spec->balance == PLAN_BALANCE_QUANTILE) {
             moves = step_quantile(b, step);
         } else {
@@ -186,7 +193,7 @@ static int by_falling(const void *a, const void *b)
 
 static int64_t batch_tokens(const RoutingSpec *spec)
 {
-    double steps = fmax((double)spec->balance_steps, 1) * step_cost[spec->balance];
+    double steps = fmax((double)n_steps(spec), 1) * step_cost[spec->balance];
     return (int64_t)CLAMP(scores_max / steps / (double)spec->experts, TOKENS_MIN, TOKENS_MAX);
 }
 
