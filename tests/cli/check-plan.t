@@ -49,3 +49,12 @@ $ moesim check --plans 2 plan.json
 $ moesim check --seed 2
 ! ~ moesim: *--seed has no effect without --plans*
 ? 2
+
+# Every way of rows to their experts, shared experts running meanwhile.
+$ for way in all_to_all hierarchical all_gather deepep hybridep; do printf '{"model": {"config": "kimi-k2-instruct", "overrides": {"num_hidden_layers": 2}}, "cluster": {"preset": "h200-sxm", "nodes": 2, "gpus_per_node": 2}, "parallel": {"ep": 4}, "moe": {"dispatch": "%s", "shared_overlap": true}, "workload": {"seq_len": 64, "global_batch": 4}}' $way > way.json; moesim check way.json | head -1; done
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+? 0
