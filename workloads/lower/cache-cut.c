@@ -192,7 +192,8 @@ void cut_solve(const CutLayer *layer, double price, CutPoint *ret_point)
     net_init(&net, 2 * n + 3); /* needed, runs again, the experts' gather; source and sink */
     for (int o = 0; o < n; o++) {
         double kept = price * (double)layer->bytes[o] * PICOSECONDS;
-        net_add(&net, o, n + o, layer->bytes[o] > 0 && kept < (double)UNBOUNDED ? (int64_t)llround(kept) : UNBOUNDED);
+        int64_t least = price > 0; /* however cheap, nothing is kept for nothing */
+        net_add(&net, o, n + o, layer->bytes[o] > 0 && kept < (double)UNBOUNDED ? MAX(least, (int64_t)llround(kept)) : UNBOUNDED);
         net_add(&net, n + o, net.sink, (int64_t)llround(layer->seconds[o] * PICOSECONDS));
         if (layer->needed[o]) {
             net_add(&net, net.source, o, UNBOUNDED);
@@ -253,7 +254,7 @@ GArray *cut_hull(const CutLayer *layer)
     none.seconds = cut_runs(layer, none.keep, runs);
     cut_solve(layer, 1e-18, &all); /* a byte costs next to nothing, so that none is kept in vain */
     g_array_append_val(hull, none);
-    if (all.bytes == 0) {
+    if (all.bytes == 0 || all.seconds >= none.seconds) {
         point_clear(&all);
         return hull;
     }
