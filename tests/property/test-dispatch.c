@@ -56,6 +56,25 @@ static void test_tokens_once(void **state)
     }
 }
 
+/* More skew, more time, whichever way rows travel; where tokens travel once, too, though fewer of them do. */
+static void test_skew(void **state)
+{
+    static const char *const ways[] = {"all_to_all", "hierarchical", "all_gather", "deepep", "hybridep"};
+    static const char *const exponents[] = {"0.1", "0.3", "0.6", "1", "2"};
+    (void)state;
+    for (size_t w = 0; w < G_N_ELEMENTS(ways); w++) {
+        g_autofree char *even = g_strdup_printf(
+            MODEL "cluster.preset=h100-sxm cluster.nodes=2 cluster.gpus_per_node=8 parallel.ep=16 moe.dispatch=%s", ways[w]);
+        double last = step_s(even);
+        for (size_t i = 0; i < G_N_ELEMENTS(exponents); i++) {
+            g_autofree char *words = g_strdup_printf("%s workload.routing.kind=zipf workload.routing.exponent=%s", even, exponents[i]);
+            double now = step_s(words);
+            assert_true(now > last);
+            last = now;
+        }
+    }
+}
+
 /* A descriptor like the H100's whose leaves of two nodes have that share of uplinks. */
 static char *write_fabric(const char *dir, const char *frac)
 {
@@ -123,7 +142,7 @@ static void test_closed_form(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokens_once), cmocka_unit_test(test_oversubscribed),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokens_once), cmocka_unit_test(test_skew), cmocka_unit_test(test_oversubscribed),
                                        cmocka_unit_test(test_closed_form)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
