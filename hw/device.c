@@ -113,6 +113,8 @@ static gboolean can_take_over(int value)
 {
     switch (value) {
     case DEVICE_non_framework_bytes:
+    case DEVICE_communicator_bytes:
+    case DEVICE_communicator_exchange_bytes:
     case DEVICE_workspace_bytes:
     case DEVICE_scale_out_latency_ns:
         return TRUE;

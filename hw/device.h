@@ -43,7 +43,9 @@ typedef struct Device {
     int64_t hbm_bytes;
     double hbm_bytes_per_s;
     int64_t usable_bytes;         /* of HBM: what a process can allocate */
-    int64_t non_framework_bytes;  /* device context and communicators, outside the allocator */
+    int64_t non_framework_bytes;  /* device context and loaded kernels, outside the allocator */
+    int64_t communicator_bytes;   /* buffers of one communicator, outside the allocator … */
+    int64_t communicator_exchange_bytes; /* … and more if it exchanges all to all */
     int64_t workspace_bytes;      /* library workspace inside the allocator, static on every GPU (64 MiB on H200) */
     int64_t host_bytes;           /* DDR per GPU; 0 = unknown */
     double host_link_bytes_per_s; /* PCIe or C2C, one direction, datasheet */

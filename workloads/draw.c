@@ -57,6 +57,7 @@ static const DrawField fields[] = {
     {"memory.offload_fraction", "||0.3|0.5|1"},
     {"memory.offload_min_bytes", "1|1|600"},
     {"memory.offload_layers", "|||1|2"},
+    {"memory.expandable_segments", "||true"},
     {"loss.seq_chunk", "||1|2|4"},
     {"loss.vocab_chunk", "||7|20"},
     {"precision.reduce", "||fp32|bf16"},

@@ -180,6 +180,10 @@ static void append_memory(GString *out, const Result *result)
     append_memory_bar(out, result);
     g_string_append_printf(out, "  # allocated %s, = outside the framework %s, + reserved by the allocator %s GiB\n",
                            allocated, outside, reserved);
+    if (result->communicators_bytes > 0) {
+        g_autofree char *context = text_gib(result->context_bytes), *communicators = text_gib(result->communicators_bytes);
+        g_string_append_printf(out, "  outside: context and kernels %s, buffers of communicators %s\n", context, communicators);
+    }
     append_parts_at_peak(out, result);
     g_autofree char *place = g_strdup_printf("peak on rank %" G_GINT64_FORMAT ", %s", result->peak_rank,
                                              result->peak_place != NULL ? result->peak_place : "place unknown");

@@ -1,5 +1,7 @@
 #include "sim/mem/alloc-model.h"
 
+#include <string.h>
+
 #include "sim/base/quantity.h"
 #include "sim/mem/block-bins.h"
 
@@ -10,7 +12,12 @@ enum {
     MIDDLE_MAX = 10 << 20, /* requests below this take … */
     MIDDLE_SEGMENT = 20 << 20,
     SEGMENT_ROUND = 2 << 20, /* larger segments are multiples of this */
+    SMALL_PAGE = 2 << 20,    /* expandable segments grow by multiples of these */
+    LARGE_PAGE = 20 << 20,
 };
+
+/* Address space of one expandable segment. */
+static const int64_t RANGE = (int64_t)1 << 44;
 
 typedef enum Pool { POOL_SMALL, POOL_LARGE, N_POOLS } Pool;
 
@@ -19,6 +26,8 @@ struct AllocModel {
     int64_t capacity_bytes; /* G_MAXINT64: no bound */
     int64_t next_address;   /* of the next segment; addresses are not used twice */
     BlockBins blocks; /* free ones on shelf stream x pool */
+    gboolean expandable;
+    gint32 *tails; /* by shelf: last block of the expandable segment, or 0 */
     AllocStats stats;
 };
 
@@ -29,6 +38,7 @@ AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes)
     model->n_streams = n_streams;
     model->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : G_MAXINT64;
     model->next_address = SEGMENT_ROUND;
+    model->tails = g_new0(gint32, n_streams * N_POOLS);
     block_bins_init(&model->blocks, n_streams * N_POOLS);
     return model;
 }
@@ -39,6 +49,7 @@ void alloc_model_free(AllocModel *model)
         return;
     }
     block_bins_clear(&model->blocks);
+    g_free(model->tails);
     g_free(model);
 }
 
@@ -46,7 +57,15 @@ void alloc_model_reset(AllocModel *model)
 {
     model->next_address = SEGMENT_ROUND;
     model->stats = (AllocStats){0};
+    model->expandable = FALSE;
+    memset(model->tails, 0, sizeof *model->tails * (size_t)(model->n_streams * N_POOLS));
     block_bins_reset(&model->blocks);
+}
+
+void alloc_model_make_expandable(AllocModel *model)
+{
+    g_assert(model->stats.n_segments == 0);
+    model->expandable = TRUE;
 }
 
 int64_t alloc_model_round(int64_t bytes)
@@ -62,6 +81,53 @@ static int64_t segment_bytes(int64_t rounded_bytes)
     return rounded_bytes < MIDDLE_MAX ? MIDDLE_SEGMENT : quantity_round_up(rounded_bytes, SEGMENT_ROUND);
 }
 
+static void count_reserved(AllocModel *model, int64_t bytes)
+{
+    model->stats.reserved_bytes += bytes;
+    model->stats.reserved_bytes_max = MAX(model->stats.reserved_bytes_max, model->stats.reserved_bytes);
+    model->stats.n_device_allocs++;
+}
+
+/* A block of at least that size at the end of an expandable segment, on no shelf; 0 when the device is full. */
+static gint32 grow(AllocModel *model, int shelf, Pool pool, int64_t bytes)
+{
+    gint32 tail_idx = model->tails[shelf];
+    Block *tail = tail_idx != 0 ? block_bins_get(&model->blocks, tail_idx) : NULL;
+    gboolean extends = tail != NULL && !tail->is_used;
+    int64_t more = quantity_round_up(bytes - (extends ? tail->bytes : 0), pool == POOL_SMALL ? SMALL_PAGE : LARGE_PAGE);
+    if (more > model->capacity_bytes - model->stats.reserved_bytes) {
+        return 0;
+    }
+    count_reserved(model, more);
+    if (extends) {
+        block_bins_take(&model->blocks, shelf, tail_idx);
+        tail->bytes += more;
+        return tail_idx;
+    }
+    gint32 idx = block_bins_add(&model->blocks);
+    Block *block = block_bins_get(&model->blocks, idx);
+    tail = tail_idx != 0 ? block_bins_get(&model->blocks, tail_idx) : NULL;
+    block->address = tail != NULL ? tail->address + tail->bytes : (shelf + 1) * RANGE;
+    block->bytes = more;
+    block->shelf = (gint16)shelf;
+    block->pool = (guint8)pool;
+    block->before = tail_idx;
+    model->stats.n_segments += tail == NULL;
+    if (tail != NULL) {
+        tail->after = idx;
+    }
+    model->tails[shelf] = idx;
+    return idx;
+}
+
+/* Where block `idx` was the last of its expandable segment, `now` is. */
+static void move_tail(AllocModel *model, int shelf, gint32 idx, gint32 now)
+{
+    if (model->tails[shelf] == idx) {
+        model->tails[shelf] = now;
+    }
+}
+
 /* A new segment as one block on no shelf, or 0 when the device is full. */
 static gint32 add_segment(AllocModel *model, int stream, Pool pool, int64_t bytes)
 {
@@ -75,10 +141,8 @@ static gint32 add_segment(AllocModel *model, int stream, Pool pool, int64_t byte
     block->shelf = (gint16)(stream * N_POOLS + (int)pool);
     block->pool = (guint8)pool;
     model->next_address += quantity_round_up(bytes, SEGMENT_ROUND);
-    model->stats.reserved_bytes += bytes;
-    model->stats.reserved_bytes_max = MAX(model->stats.reserved_bytes_max, model->stats.reserved_bytes);
     model->stats.n_segments++;
-    model->stats.n_device_allocs++;
+    count_reserved(model, bytes);
     return idx;
 }
 
@@ -98,6 +162,7 @@ static void split(AllocModel *model, gint32 idx, int64_t bytes)
     }
     block->after = rest_idx;
     block->bytes = bytes;
+    move_tail(model, block->shelf, idx, rest_idx);
     block_bins_put(&model->blocks, rest->shelf, rest_idx);
 }
 
@@ -109,6 +174,9 @@ static gint32 find_block(AllocModel *model, int stream, Pool pool, int64_t bytes
     if (idx != 0) {
         block_bins_take(&model->blocks, shelf, idx);
         return idx;
+    }
+    if (model->expandable) {
+        return grow(model, shelf, pool, bytes);
     }
     idx = add_segment(model, stream, pool, segment_bytes(bytes));
     if (idx == 0) {
@@ -132,7 +200,7 @@ AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes)
         return ALLOC_FAILED;
     }
     int64_t rest_bytes = block_bins_get(&model->blocks, idx)->bytes - rounded_bytes;
-    if (pool == POOL_SMALL ? rest_bytes >= ROUND : rest_bytes > SMALL_MAX) {
+    if (pool == POOL_SMALL || model->expandable ? rest_bytes >= ROUND : rest_bytes > SMALL_MAX) {
         split(model, idx, rounded_bytes);
     }
     Block *block = block_bins_get(&model->blocks, idx);
@@ -151,6 +219,7 @@ AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes)
 static void swallow(AllocModel *model, gint32 idx, gint32 after_idx)
 {
     Block *block = block_bins_get(&model->blocks, idx), *after = block_bins_get(&model->blocks, after_idx);
+    move_tail(model, block->shelf, after_idx, idx);
     block->bytes += after->bytes;
     block->after = after->after;
     if (block->after != 0) {
@@ -191,6 +260,9 @@ int64_t alloc_model_block_bytes(const AllocModel *model, AllocBlock block)
 
 void alloc_model_release_cached(AllocModel *model)
 {
+    if (model->expandable) {
+        return;
+    }
     for (gint32 idx = 1; idx <= block_bins_n_places(&model->blocks); idx++) {
         Block *block = block_bins_get(&model->blocks, idx);
         if (block->bytes > 0 && !block->is_used && block->before == 0 && block->after == 0) {

@@ -9,6 +9,10 @@
  * its free neighbours. Segments go back to the device only when it is full, or on request: then every segment
  * that is wholly free is released and the allocation tried once more.
  *
+ * With expandable segments every stream and pool has one segment that grows at its end, by pages of 2 MiB (small) or 20 MiB, where
+ * its last block, if that is free, is extended; what is left over is split off from 512 bytes on in both pools. Segments are
+ * never given back then.
+ *
  * A block counts as allocated with its whole size, a remainder too small to split included, as
  * torch.cuda.memory_allocated() does.
  *
@@ -41,7 +45,10 @@ AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes);
 void alloc_model_free(AllocModel *model);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(AllocModel, alloc_model_free)
 
-/* Back to the start: an empty device, nothing counted. */
+/* Switches to expandable segments; before the first allocation. */
+void alloc_model_make_expandable(AllocModel *model);
+
+/* Back to the start: an empty device, nothing counted, segments that do not expand. */
 void alloc_model_reset(AllocModel *model);
 
 AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes);

@@ -124,8 +124,8 @@ $ sh plan.sh ', "moe": {"capacity_factor": 1.25}'
 ! ~ moesim: plan.json:2:*: moe: *has no experts*
 ? 2
 
-$ sh plan.sh ', "memory": {"offload_fraction": 0.5}'
-! ~ moesim: plan.json:2:*: memory.offload_fraction: *not modelled*
+$ sh plan.sh ', "workload": {"image_tokens": 5}'
+! ~ moesim: plan.json:2:*: workload.image_tokens: *not modelled*
 ? 2
 
 # So is what has no effect.

@@ -51,6 +51,14 @@ static const Measured measured[] = {
       {"time.backward_s", 2, 4, 2},
       {"peak_memory_bytes", 0.5, 3, 0.5},
       {"static_memory_bytes", 0.2, 0.5, 0.2}}},
+    /* nor to these, with expandable segments */
+    {"h200-expandable-cases.csv",
+     11,
+     {{"step_time_s", 5, 12, 3},
+      {"after_forward_memory_bytes", 0.5, 4, 2},
+      {"peak_memory_bytes", 0.5, 4, 2},
+      {"static_memory_bytes", 0.1, 1, 1},
+      {"reserved_memory_bytes", 5, 8, 5}}},
     /* other people's runs, on devices known by their data sheets */
     {"published-steps.csv", 6, {{"tokens_per_s_per_gpu", 20, 30, 10}}},
 };

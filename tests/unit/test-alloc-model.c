@@ -145,11 +145,44 @@ static void test_random(void **state)
     }
 }
 
+/* One growing segment per stream and pool: exact blocks, invariants under random use, and never more reserved than needed by then. */
+static void test_expandable(void **state)
+{
+    (void)state;
+    enum { N_LIVE = 100, N_ROUNDS = 20000 };
+    g_autoptr(AllocModel) model = alloc_model_new(3, 0);
+    AllocBlock live[N_LIVE] = {0};
+    alloc_model_make_expandable(model);
+    live[0] = alloc_model_take(model, 0, 11 * MIB);
+    check_int(alloc_model_block_bytes(model, live[0]), 11 * MIB); /* the rest is split off, even 1 MiB */
+    check_int(alloc_model_stats(model)->reserved_bytes, 20 * MIB);
+    live[1] = alloc_model_take(model, 0, 25 * MIB); /* 9 MiB are free at the end: 16 more are needed, a page is 20 */
+    check_int(alloc_model_stats(model)->reserved_bytes, 40 * MIB);
+    for (uint64_t i = 0; i < N_ROUNDS; i++) {
+        size_t at = rng_below(1, RNG_TEST, i, N_LIVE);
+        int64_t bytes = draw_bytes(i), before;
+        alloc_model_give(model, live[at]);
+        before = alloc_model_stats(model)->reserved_bytes;
+        live[at] = alloc_model_take(model, (int)rng_below(2, RNG_TEST, i, 3), bytes);
+        check_int(alloc_model_block_bytes(model, live[at]), bytes > 0 ? alloc_model_round(bytes) : 0);
+        assert_true(alloc_model_stats(model)->reserved_bytes < before + bytes + 20 * MIB);
+        assert_true(alloc_model_stats(model)->n_segments <= 6);
+        if (i % 100 == 0) {
+            check_string(alloc_model_find_fault(model), NULL);
+        }
+    }
+    for (size_t i = 0; i < N_LIVE; i++) {
+        alloc_model_give(model, live[i]);
+    }
+    check_int(alloc_model_stats(model)->allocated_bytes, 0);
+    assert_null(alloc_model_find_fault(model));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one),  cmocka_unit_test(test_nothing), cmocka_unit_test(test_best_fit),
-        cmocka_unit_test(test_full), cmocka_unit_test(test_random),
+        cmocka_unit_test(test_full), cmocka_unit_test(test_random), cmocka_unit_test(test_expandable),
     };
     return cmocka_run_group_tests_name("alloc-model", tests, NULL, NULL);
 }

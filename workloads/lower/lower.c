@@ -367,6 +367,7 @@ static Program *lower(LowerCache *cache, const Plan *plan, const ModelGraph *gra
     StepState state = {.lowering = &lowering, .frames = frames};
     int cut_tensor;
     lowering.program = program_new();
+    lowering.program->expandable_segments = plan->expandable_segments;
     lowering.program->keeps_works = keeps_works;
     lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = cache != NULL ? lower_cache_prices(cache, plan) : price_list_new()};
     lowering.segments = segment_table_new();

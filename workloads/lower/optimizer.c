@@ -100,9 +100,9 @@ static void step_on_host(Lowering *lowering, const GroupSite *site, const GroupS
         copy_grads_down(lowering, next, ARG_NEXT);
     }
     emit(emitter, INSTR_HOST, STREAM_COMPUTE)->host_ns = host_update_ns(plan->cluster, host_step_bytes(lowering, site));
+    emit_transfer_in(emitter, dtype_bytes(plan->parameters, site->group->trainable_shard_numel));
     emit_value(emitter, STREAM_COPY_IN, VALUE_UPDATE, -1);
     emit_operand(emitter, grad);
-    emit_transfer_in(emitter, dtype_bytes(plan->parameters, site->group->trainable_shard_numel));
     emit_record(emitter, STREAM_COPY_IN, (Place){ARG_GLOBAL, TOKEN_HOST_DONE});
     emit_free_recorded(emitter, grad);
     Call *call = lowering_add_call(lowering, segment, -1, 0);

@@ -226,6 +226,7 @@ typedef struct Program {
     gint32 ep_group;     /* of the sampled expert-parallel groups: classes of one group meet in its exchanges */
     gint32 inputs;       /* the static buffer of token ids and labels */
     gint32 n_buffers, n_tokens;
+    gboolean expandable_segments; /* of the allocator that hands out the memory */
     gboolean keeps_works; /* segments list the works of their kernels, for reports */
     int64_t host_static_bytes; /* the same in pinned host memory */
     ProgramClock clock;

@@ -13,6 +13,21 @@
 /* No plan needs more of anything that is counted; keeps products inside int64. */
 enum { COUNT_MAX = 1 << 24 };
 
+int64_t plan_n_communicators(const Plan *plan, int64_t *ret_n_exchanging)
+{
+    gboolean nested = plan->ep > 1 && plan->efsdp > 1;
+    gboolean travels = plan->optimizer == PLAN_MUON && plan_n_shards(plan, FALSE) > 1;
+    *ret_n_exchanging = (plan->ep > 1) + travels;
+    return (plan->dp_shard * plan->cp > 1) + (plan->dp_replicate > 1) + (plan->ep > 1) + nested;
+}
+
+int64_t plan_outside_bytes(const Plan *plan)
+{
+    const Device *device = plan->cluster->device;
+    int64_t exchanging, n = plan_n_communicators(plan, &exchanging);
+    return device->non_framework_bytes + n * device->communicator_bytes + exchanging * device->communicator_exchange_bytes;
+}
+
 int64_t plan_n_shards(const Plan *plan, gboolean expert)
 {
     if (plan->sharding == PLAN_SHARDING_NONE) {
@@ -361,6 +376,7 @@ static void read_memory(Plan *plan, JsonObject *root)
     }
     read_cache(plan, object);
     read_offload(plan, object);
+    plan->expandable_segments = json_object_bool(object, "expandable_segments", FALSE);
     json_object_end(object);
 }
 

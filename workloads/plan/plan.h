@@ -90,6 +90,7 @@ typedef struct Plan {
     int cache_policy;            /* CachePolicyKind of workloads/lower/cache-policy.h */
     int64_t cache_window;        /* layers between a copy and the use of what it frees or brings */
     int64_t seq_chunk, vocab_chunk; /* 0 = not chunked */
+    gboolean expandable_segments; /* of the caching allocator */
     PlanOptimizer optimizer;
     gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */
     gboolean optimizer_offload; /* states live in DDR, and the host makes the step */
@@ -118,6 +119,12 @@ Plan *plan_load(const char *path, GError **error);
 
 /* The same from a value; base_dir (may be NULL) is what paths are relative to, name is for messages. */
 Plan *plan_from_json(json_t *value, const char *name, const char *base_dir, GError **error);
+/* Communicators of more than one rank, and those of them that exchange all to all: one per dimension of the meshes that is used. */
+int64_t plan_n_communicators(const Plan *plan, int64_t *ret_n_exchanging);
+
+/* Memory of the device outside the framework's allocator: context, kernels, communicators. */
+int64_t plan_outside_bytes(const Plan *plan);
+
 /* Ranks that share the states of a dense parameter, or of an expert (under EP): 1 where nothing is sharded. */
 int64_t plan_n_shards(const Plan *plan, gboolean expert);
 

@@ -322,7 +322,7 @@ static gboolean run_rank(const RunGroups *groups, const Routing *routing, int64_
 {
     const Device *device = groups->plan->cluster->device;
     memory->program = run_cache_lower(groups->cache, groups->plan, groups->graphs, routing, rank);
-    int64_t capacity_bytes = device->usable_bytes - device->non_framework_bytes;
+    int64_t capacity_bytes = device->usable_bytes - plan_outside_bytes(groups->plan);
     if (run_cache_ledger(groups->cache, memory->program, capacity_bytes, &memory->ledger, error)) {
         memory->mean_peak_bytes = memory->ledger.peak_bytes;
         return TRUE;

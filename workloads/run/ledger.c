@@ -260,6 +260,9 @@ static void walk_start(LedgerWalk *walk, const Program *program)
     walk->total = walk->rounded = static_bytes;
     walk->ledger.peak_bytes = walk->ledger.rounded_peak_bytes = static_bytes;
     memcpy(walk->ledger.at_peak, walk->current, sizeof walk->current);
+    if (program->expandable_segments) {
+        alloc_model_make_expandable(walk->alloc);
+    }
     alloc_model_take(walk->alloc, STREAM_COMPUTE, static_bytes);
 }
 

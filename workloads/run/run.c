@@ -40,8 +40,10 @@ static void fill_memory(const Run *run, Result *result)
     memcpy(result->at_peak, ledger->at_peak, sizeof result->at_peak);
     result->mean_rank_peak_bytes = run->memory.mean_peak_bytes;
     result->capacity_bytes = device->usable_bytes;
-    result->non_framework_bytes = device->non_framework_bytes;
-    result->fits = ledger->peak_bytes + device->non_framework_bytes <= device->usable_bytes;
+    result->non_framework_bytes = plan_outside_bytes(run->plan);
+    result->context_bytes = device->non_framework_bytes;
+    result->communicators_bytes = result->non_framework_bytes - device->non_framework_bytes;
+    result->fits = ledger->peak_bytes + result->non_framework_bytes <= device->usable_bytes;
 }
 
 static int by_seconds(gconstpointer a, gconstpointer b)

@@ -23,6 +23,9 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
     rank->ids = g_new0(Tensor *, plan->n_micro_batches);
     rank->labels = g_new0(Tensor *, plan->n_micro_batches);
     rank->alloc = alloc_model_new(N_STREAMS, 0);
+    if (program->expandable_segments) {
+        alloc_model_make_expandable(rank->alloc);
+    }
     for (int64_t i = 0; i < world->graphs->n_layers; i++) {
         rank->routing[i].expert_rows = g_new0(int64_t, n_experts);
         rank->routing[i].loads = g_new0(int64_t, n_experts);
