@@ -9,6 +9,7 @@
 #include "reports/out/csv.h"
 #include "sim/base/error.h"
 #include "sim/base/file.h"
+#include "workloads/run/result.h"
 
 /* Columns of operators.csv, in order. */
 enum {
@@ -89,7 +90,6 @@ static int64_t segment_times(const Program *program, gint32 segment, int64_t n_l
 static void put_work(Table *table, const Work *work, int64_t n_launches)
 {
     const int64_t sizes[] = {work->m, work->n, work->k, work->n_groups};
-    table_put_text(table, OPERATOR_LAW, work_law_name(work->law));
     table_put_text(table, OPERATOR_DTYPE, dtype_name(work->dtype));
     for (guint i = 0; i < G_N_ELEMENTS(sizes); i++) {
         if (sizes[i] > 0) {
@@ -116,6 +116,9 @@ static void put_instr(Table *table, const Segment *segment, const ProgramClock *
         table_put_text(table, OPERATOR_NAME, graph_op(segment->graph, instr->op)->name);
     }
     table_put_text(table, OPERATOR_STREAM, program_stream_name((StreamId)instr->stream));
+    if (!is_collective) {
+        table_put_text(table, OPERATOR_LAW, program_law_name(segment, instr));
+    }
     if (instr->work >= 0) {
         put_work(table, &g_array_index(segment->works, Work, instr->work), times * instr->n_launches);
     } else {
@@ -131,7 +134,7 @@ static void put_instr(Table *table, const Segment *segment, const ProgramClock *
 Table *run_operators_table(const RunRecord *record)
 {
     Table *table = table_new();
-    const Program *program = run_record_program(record, run_record_listed(record));
+    const Program *program = record->listed;
     for (guint i = 0; i < N_OPERATOR_COLUMNS; i++) {
         table_add_column(table, operator_columns[i].name, operator_columns[i].kind, operator_columns[i].unit);
     }
@@ -149,10 +152,10 @@ Table *run_operators_table(const RunRecord *record)
     return table;
 }
 
-Table *run_memory_table(const Result *result, const RunRecord *record)
+Table *run_memory_table(const RunRecord *record)
 {
     Table *table = table_new();
-    const Tracker *tracker = record->memory[result->peak_rank % (int64_t)record->programs->len]; /* at its place of the group */
+    const Tracker *tracker = record->fullest_memory;
     size_t time = table_add_column(table, "time_s", TABLE_NUMBER, TABLE_SECONDS);
     size_t all = table_add_column(table, "allocated", TABLE_INTEGER, TABLE_BYTES);
     for (int tag = 0; tag < N_MEM_TAGS; tag++) {
@@ -189,14 +192,12 @@ gboolean run_files_write(const char *dir, const Plan *plan, const Result *result
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_IO, "%s: %s", dir, g_strerror(errno));
         return FALSE;
     }
-    Plan settled = *plan; /* borrows; with the part of the DDR budget that the result used */
-    settled.cache_ddr_bytes = plan->has_cache ? result->tiers->ddr_budget_bytes : 0;
-    g_autoptr(RunRecord) record = run_record_new(&settled, result->peak_rank, RECORD_KERNELS_MAX, error);
+    g_autoptr(RunRecord) record = run_record_new(plan, result, RECORD_KERNELS_MAX, error);
     if (record == NULL) {
         return FALSE;
     }
     g_autoptr(Table) operators = run_operators_table(record);
-    g_autoptr(Table) memory = run_memory_table(result, record);
+    g_autoptr(Table) memory = run_memory_table(record);
     g_autoptr(GString) trace = trace_json(plan, record);
     return write_text(dir, "trace.json", trace->str, trace->len, error) &&
            write_table(dir, "operators.csv", operators, error) && write_table(dir, "memory.csv", memory, error) &&

@@ -17,8 +17,8 @@
  */
 Table *run_operators_table(const RunRecord *record);
 
-/* Bytes of the class with the most memory, in all and by tag, after every change. Time begins where the trace begins. */
-Table *run_memory_table(const Result *result, const RunRecord *record);
+/* Bytes of the rank with the most memory, in all and by tag, after every change. Time begins where the trace begins. */
+Table *run_memory_table(const RunRecord *record);
 
 /* Makes the folder when absent; json and summary are the texts of two of its files. */
 gboolean run_files_write(const char *dir, const Plan *plan, const Result *result, const char *json, const char *summary,

@@ -82,19 +82,30 @@ static void name_track(Writer *writer, gint32 rank_class, int track, const char 
     order_event(writer, rank_class, track, "thread_sort_index", track);
 }
 
+static void name_process(Writer *writer, gint32 rank_class, const char *name)
+{
+    name_event(writer, rank_class, 0, "process_name", name);
+    order_event(writer, rank_class, 0, "process_sort_index", rank_class);
+}
+
+/* Whether the rank with the most memory belongs to another group than the one shown: a process of counters alone, behind. */
+static gboolean fullest_is_elsewhere(const RunRecord *record)
+{
+    int64_t n = (int64_t)record->programs->len;
+    return n > 1 && record->fullest.rank != run_record_rank(record, (gint32)(record->fullest.rank % n));
+}
+
 static void append_names(Writer *writer)
 {
     const RunRecord *record = writer->record;
     for (gint32 c = 0; c < (gint32)record->programs->len; c++) {
         g_autofree char *name = record->programs->len == 1
                                     ? g_strdup_printf("every rank of %" PRId64, writer->plan->cluster->n_ranks)
-                                    : g_strdup_printf("ranks %d, %" PRId64 ", ... (place %d of each EP group)", c,
-                                                      c + writer->plan->ep, c);
+                                    : g_strdup_printf("rank %" PRId64, run_record_rank(record, c));
         if (!record->shown[c]) {
             continue;
         }
-        name_event(writer, c, 0, "process_name", name);
-        order_event(writer, c, 0, "process_sort_index", c);
+        name_process(writer, c, name);
         name_track(writer, c, TRACK_PHASES, "phases");
         for (int s = 0; s < N_STREAMS; s++) {
             if (writer->streams[c] >> s & 1u) {
@@ -102,13 +113,16 @@ static void append_names(Writer *writer)
             }
         }
     }
+    if (fullest_is_elsewhere(record)) {
+        g_autofree char *name = g_strdup_printf("rank %" PRId64 ", the most memory", record->fullest.rank);
+        name_process(writer, (gint32)record->programs->len, name);
+    }
 }
 
 /* ---- kernels and collectives ---- */
 
 static void append_work(GString *out, const Work *work, int64_t n_launches)
 {
-    append_text_arg(out, "law", work_law_name(work->law));
     append_text_arg(out, "dtype", dtype_name(work->dtype));
     g_autoptr(GString) shape = g_string_new(NULL);
     const struct {
@@ -155,8 +169,10 @@ static char *instr_tail(const Writer *writer, const StepSite *site, const Instr 
     if (is_collective) {
         append_collective(writer, out, instr);
     } else if (instr->work >= 0) {
+        append_text_arg(out, "law", program_law_name(segment, instr));
         append_work(out, &g_array_index(segment->works, Work, instr->work), instr->n_launches);
     } else {
+        append_text_arg(out, "law", program_law_name(segment, instr));
         append_int_arg(out, "bytes", instr->bytes);
     }
     g_string_append_printf(out, ",\"flops\":%.17g", instr->flops);
@@ -284,9 +300,8 @@ static void append_counter(Writer *writer, gint32 rank_class, SimTime ns, const 
     g_string_append_printf(writer->out, ",\"name\":\"memory: %s\",\"args\":{\"bytes\":%" PRId64 "}}", name, bytes);
 }
 
-static void append_memory(Writer *writer, gint32 rank_class)
+static void append_memory(Writer *writer, gint32 rank_class, const Tracker *tracker)
 {
-    const Tracker *tracker = writer->record->memory[rank_class];
     for (size_t i = 0; i < tracker_n_points(tracker); i++) {
         const TrackerPoint *point = tracker_point(tracker, i);
         const TrackerPoint *before = i > 0 ? tracker_point(tracker, i - 1) : NULL;
@@ -319,6 +334,10 @@ static void append_head(const Writer *writer)
     append_text_arg(writer->out, "classes_shown", classes->str);
     append_int_arg(writer->out, "micro_batches", 1 + record->n_repeats);
     append_int_arg(writer->out, "micro_batches_shown", 1 + record->n_shown_repeats);
+    if (record->programs->len > 1) {
+        append_text_arg(writer->out, "ranks", "those of the slowest expert-parallel group, one by one; the result's step is "
+                                              "at least as long: it takes the hottest rank of every layer");
+    }
     append_text_arg(writer->out, "times", "kernels at the device's time, memory at the host's, which issues ahead of it");
     g_string_append(writer->out, "},\"traceEvents\":[\n");
 }
@@ -338,8 +357,11 @@ GString *trace_json(const Plan *plan, const RunRecord *record)
     append_kernels(&writer);
     for (gint32 c = 0; c < (gint32)record->programs->len; c++) {
         if (record->shown[c]) {
-            append_memory(&writer, c);
+            append_memory(&writer, c, record->memory[c]);
         }
+    }
+    if (fullest_is_elsewhere(record)) {
+        append_memory(&writer, (gint32)record->programs->len, record->fullest_memory);
     }
     g_string_append(writer.out, "\n]}\n");
     return writer.out;

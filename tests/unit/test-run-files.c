@@ -13,6 +13,8 @@
 #include "sim/base/csv-read.h"
 #include "sim/base/file.h"
 #include "sim/base/json-read.h"
+#include "workloads/draw.h"
+#include "workloads/lower/lower.h"
 #include "workloads/run/run.h"
 
 #define H200(nodes) "\"cluster\":{\"preset\":\"h200-sxm\",\"nodes\":" #nodes ",\"gpus_per_node\":8}"
@@ -54,29 +56,32 @@ typedef struct Example {
     json_t *trace, *events;
 } Example;
 
-static Example example_new(const FilesCase *files)
+static Example example_new(json_t *value, int64_t n_kernels_max)
 {
     g_autoptr(GError) error = NULL;
-    g_autoptr(json_t) value = json_loads(files->plan, 0, NULL);
-    assert_non_null(value);
     Example example = {.plan = plan_from_json(value, "plan", NULL, &error)};
     check_no_error(error);
     example.result = run_plan(example.plan, NULL, &error);
     check_no_error(error);
-    example.record = run_record_new(example.plan, example.result->peak_rank,
-                                    files->n_kernels_max > 0 ? files->n_kernels_max : RECORD_KERNELS_MAX, &error);
+    example.record = run_record_new(example.plan, example.result, n_kernels_max, &error);
     check_no_error(error);
-    example.text = trace_json(example.plan, example.record);
-    example.trace = json_loadb(example.text->str, example.text->len, JSON_REJECT_DUPLICATES, NULL); /* and no NaN */
-    assert_non_null(example.trace);
-    example.events = json_object_get(example.trace, "traceEvents");
     return example;
+}
+
+static void example_trace(Example *example)
+{
+    example->text = trace_json(example->plan, example->record);
+    example->trace = json_loadb(example->text->str, example->text->len, JSON_REJECT_DUPLICATES, NULL); /* and no NaN */
+    assert_non_null(example->trace);
+    example->events = json_object_get(example->trace, "traceEvents");
 }
 
 static void example_clear(Example *example)
 {
     json_decref(example->trace);
-    g_string_free(example->text, TRUE);
+    if (example->text != NULL) {
+        g_string_free(example->text, TRUE);
+    }
     run_record_free(example->record);
     result_free(example->result);
     plan_free(example->plan);
@@ -106,7 +111,7 @@ static gboolean is_kind(json_t *event, const char *kind)
     return strcmp(json_string_value(json_object_get(event, "ph")), kind) == 0;
 }
 
-enum { TRACKS_MAX = 16, CLASSES_MAX = 64 };
+enum { TRACKS_MAX = 16, CLASSES_MAX = 64, N_DRAWN = 8, DRAWN_INSTRS_MAX = 8000, DRAWN_KERNELS_MAX = 4000 };
 
 /* Slices of a track follow one another; every track and process has a name, none lies before the beginning. */
 static void check_tracks(const Example *example)
@@ -133,17 +138,20 @@ static void check_tracks(const Example *example)
     }
 }
 
-/* Kernels of the class that the result lists, alone and counted as often as they stand for, are the result's operators to the nanosecond. */
+/* Where ranks are alike: kernels alone, counted as often as they stand for, are the result's operators to the nanosecond. */
 static void check_operators(const Example *example)
 {
     const GPtrArray *operators = example->result->operators;
     g_autofree int64_t *ns = g_new0(int64_t, operators->len), *launches = g_new0(int64_t, operators->len);
     size_t i;
     json_t *event;
+    if (example->record->programs->len > 1) {
+        return;
+    }
     json_array_foreach(example->events, i, event) {
         json_t *args = json_object_get(event, "args");
         const char *name = json_string_value(json_object_get(args, "operator"));
-        if (!is_kind(event, "X") || name == NULL || field_int(event, "pid") != run_record_listed(example->record) + 1) {
+        if (!is_kind(event, "X") || name == NULL) {
             continue;
         }
         guint o = 0;
@@ -167,18 +175,21 @@ static void check_operators(const Example *example)
 /* Counters of a class reach its peak; those of single tags add up to the whole at every point. */
 static void check_memory(const Example *example)
 {
-    int64_t peak = 0;
+    const RunRecord *record = example->record;
+    int64_t peak = 0, n = (int64_t)record->programs->len, place = record->fullest.rank % n;
+    gboolean elsewhere = n > 1 && run_record_rank(record, (gint32)place) != record->fullest.rank;
     size_t i;
     json_t *event;
+    check_int(record->fullest.rank, example->result->peak_rank);
     json_array_foreach(example->events, i, event) {
-        if (is_kind(event, "C") && field_int(event, "pid") == example->result->peak_rank + 1) {
+        if (is_kind(event, "C") && field_int(event, "pid") == (elsewhere ? n : place) + 1) {
             json_t *args = json_object_get(event, "args");
             gboolean whole = g_str_has_suffix(json_string_value(json_object_get(event, "name")), ": allocated");
             peak = whole ? MAX(peak, field_int(args, "bytes")) : peak;
         }
     }
     check_int(peak, example->result->peak_memory_bytes);
-    const Tracker *tracker = example->record->memory[example->result->peak_rank];
+    const Tracker *tracker = record->fullest_memory;
     for (size_t p = 0; p < tracker_n_points(tracker); p++) {
         const TrackerPoint *point = tracker_point(tracker, p);
         int64_t sum = 0;
@@ -192,8 +203,12 @@ static void check_memory(const Example *example)
 }
 
 /* Both ends of an arrow lie at the start of a slice of their track. */
-static void check_arrows(const Example *example, const FilesCase *files)
+static void check_arrows(const Example *example)
 {
+    gboolean all_shown = TRUE;
+    for (guint c = 0; c < example->record->programs->len; c++) {
+        all_shown = all_shown && example->record->shown[c];
+    }
     g_autoptr(GHashTable) starts = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     int64_t n[2] = {0, 0};
     size_t i;
@@ -214,7 +229,8 @@ static void check_arrows(const Example *example, const FilesCase *files)
         }
     }
     check_int(n[0], n[1]);
-    assert_true((n[0] > 0) == (files->n_shown > 1));
+    assert_true(n[0] > 0 || example->record->programs->len == 1 || !all_shown);
+    assert_true(n[0] == 0 || example->record->programs->len > 1);
 }
 
 /* What a table holds is what its CSV says. */
@@ -239,12 +255,12 @@ static void check_round_trip(const Table *table, const CsvTable *csv)
     }
 }
 
-static void check_csv_sums(const Example *example, const CsvTable *operators, const CsvTable *memory)
+/* Rows of an operator are its entry in the result. */
+static void check_operator_sums(const Example *example, const CsvTable *operators)
 {
     g_autoptr(GError) error = NULL;
     size_t kind = (size_t)csv_table_find(operators, "operator"), seconds = (size_t)csv_table_find(operators, "seconds");
-    size_t flops = (size_t)csv_table_find(operators, "flops"), all = (size_t)csv_table_find(memory, "allocated");
-    double peak = 0;
+    size_t flops = (size_t)csv_table_find(operators, "flops");
     for (guint o = 0; o < example->result->operators->len; o++) {
         const ResultOperator *operator = g_ptr_array_index(example->result->operators, o);
         double time = 0, work = 0, number;
@@ -257,8 +273,14 @@ static void check_csv_sums(const Example *example, const CsvTable *operators, co
         check_close(time, operator->seconds, 1e-10);
         check_close(work, operator->flops, 1e-10);
     }
+}
+
+static void check_memory_peak(const Example *example, const CsvTable *memory)
+{
+    g_autoptr(GError) error = NULL;
+    size_t all = (size_t)csv_table_find(memory, "allocated");
+    double peak = 0, number;
     for (size_t r = 0; r < csv_table_n_rows(memory); r++) {
-        double number;
         assert_true(csv_table_number(memory, r, all, &number, &error));
         peak = MAX(peak, number);
     }
@@ -293,17 +315,21 @@ static void check_files(const Example *example)
     }
     g_autoptr(CsvTable) operators = load_csv(dir, "operators.csv"), memory = load_csv(dir, "memory.csv");
     g_autoptr(Table) operators_table = run_operators_table(example->record);
-    g_autoptr(Table) memory_table = run_memory_table(example->result, example->record);
+    g_autoptr(Table) memory_table = run_memory_table(example->record);
     check_round_trip(operators_table, operators);
     check_round_trip(memory_table, memory);
-    check_csv_sums(example, operators, memory);
+    check_operator_sums(example, operators);
+    check_memory_peak(example, memory);
     check_remove_dir(dir);
 }
 
 static void test_files(void **state)
 {
     const FilesCase *files = *state;
-    Example example = example_new(files);
+    g_autoptr(json_t) value = json_loads(files->plan, 0, NULL);
+    assert_non_null(value);
+    Example example = example_new(value, files->n_kernels_max > 0 ? files->n_kernels_max : RECORD_KERNELS_MAX);
+    example_trace(&example);
     json_t *about = json_object_get(example.trace, "otherData");
     int64_t n_shown = 0;
     for (guint c = 0; c < example.record->programs->len; c++) {
@@ -316,14 +342,58 @@ static void test_files(void **state)
     check_tracks(&example);
     check_operators(&example);
     check_memory(&example);
-    check_arrows(&example, files);
+    check_arrows(&example);
     if (files->n_kernels_max == 0) {
         check_files(&example);
     }
     example_clear(&example);
 }
 
+/* Kernels of one class of a plan. */
+static int64_t count_kernels(json_t *value)
+{
+    g_autoptr(Plan) plan = plan_from_json(value, "plan", NULL, NULL);
+    g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+    g_autoptr(Program) program = lower_plan(plan, graphs, NULL, 0);
+    int64_t n = 0;
+    for (guint c = 0; c < program->calls->len; c++) {
+        n += program_segment(program, g_array_index(program->calls, Call, c).segment)->instrs->len;
+    }
+    return n;
+}
+
+/* The same over random plans of every kind that are not large. */
+static void test_drawn(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= N_DRAWN; seed++) {
+        g_autoptr(json_t) value = draw_plan(seed, NULL);
+        if (count_kernels(value) > DRAWN_INSTRS_MAX) {
+            continue;
+        }
+        Example example = example_new(value, DRAWN_KERNELS_MAX);
+        print_message("# seed %d: %d kernels of %d classes\n", (int)seed, (int)example.record->kernels->len,
+                      (int)example.record->programs->len);
+        g_autoptr(Table) operators = run_operators_table(example.record);
+        g_autofree char *text = csv_from_table(operators);
+        g_autoptr(CsvTable) csv = csv_table_parse(text, strlen(text), "operators.csv", NULL);
+        check_operator_sums(&example, csv);
+        example_trace(&example);
+        check_tracks(&example);
+        check_operators(&example);
+        check_memory(&example);
+        check_arrows(&example);
+        example_clear(&example);
+    }
+}
+
 int main(void)
 {
-    return check_run_cases("run-files", test_files, cases, G_N_ELEMENTS(cases), sizeof cases[0]);
+    enum { N_CASES = G_N_ELEMENTS(cases) };
+    struct CMUnitTest tests[N_CASES + 1] = {{.name = "drawn plans", .test_func = test_drawn}};
+    for (size_t i = 0; i < N_CASES; i++) {
+        tests[i + 1] = (struct CMUnitTest){
+            .name = cases[i].name, .test_func = test_files, .initial_state = (void *)(uintptr_t)&cases[i]};
+    }
+    return _cmocka_run_group_tests("run-files", tests, N_CASES + 1, NULL, NULL);
 }

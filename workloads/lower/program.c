@@ -45,6 +45,11 @@ const char *program_stream_name(StreamId stream)
     return names[stream];
 }
 
+const char *program_law_name(const Segment *segment, const Instr *instr)
+{
+    return instr->work >= 0 ? work_law_name(g_array_index(segment->works, Work, instr->work).law) : "host link";
+}
+
 char *program_collective_name(const Instr *instr)
 {
     return g_strdup_printf("%s (%s)", coll_name((CollKind)instr->coll), program_group_name((GroupKind)instr->group));

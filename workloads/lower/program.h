@@ -184,6 +184,9 @@ typedef struct Segment {
     GDestroyNotify free_view[N_SEGMENT_VIEWS];
 } Segment;
 
+/* What prices a COMPUTE of a program that keeps works: the name of a law, or "host link". */
+const char *program_law_name(const Segment *segment, const Instr *instr);
+
 enum { CALL_ARGS_MAX = 26 };
 
 /* One run of a segment. */

@@ -5,12 +5,20 @@
 
 enum { SHOWN_REPEATS = 2 }; /* as many as the ledger walks */
 
+/* Memory of one program, instruction by instruction. */
+typedef struct MemoryWalk {
+    const Program *program;
+    LedgerWalk *walk; /* NULL = not shown */
+    int64_t held[N_MEM_TAGS];
+} MemoryWalk;
+
 /* A record being made. */
 typedef struct Recorder {
     RunRecord *record;
     int64_t n_classes;
-    LedgerWalk **walks; /* by class; NULL = not shown */
-    int64_t *held;      /* [n_classes, N_MEM_TAGS] bytes by tag so far */
+    MemoryWalk *walks;  /* by class */
+    MemoryWalk fullest; /* of the rank with the most memory, driven by the class at its place */
+    gint32 fullest_class;
     SimTime *phase_ns;  /* by class: end of the phase before; -1 = the step has not begun */
     gint32 *n_backward; /* by class: micro-batches that are through */
     guint first_kernel; /* of the meeting that is being told of */
@@ -29,7 +37,13 @@ const Program *run_record_program(const RunRecord *record, gint32 rank_class)
     return g_ptr_array_index(record->programs, (guint)rank_class);
 }
 
-gint32 run_record_listed(const RunRecord *record)
+int64_t run_record_rank(const RunRecord *record, gint32 rank_class)
+{
+    int64_t n = (int64_t)record->programs->len;
+    return record->slowest_rank / n * n + rank_class;
+}
+
+gint32 run_record_slowest(const RunRecord *record)
 {
     return (gint32)(record->slowest_rank % (int64_t)record->programs->len);
 }
@@ -67,33 +81,41 @@ int64_t run_record_stands_for(const RunRecord *record, const StepSite *site)
     return is_last ? 1 + record->n_repeats - record->n_shown_repeats : 1;
 }
 
-/* The first point of a history: the static memory. */
-static void start_memory(Recorder *recorder, gint32 rank_class, SimTime ns)
+/* A walk through a program and the history that it fills, begun with the static memory at the first instruction. */
+static void memory_walk_init(MemoryWalk *memory, const Program *program)
 {
-    const int64_t *fixed = run_record_program(recorder->record, rank_class)->static_bytes;
-    Tracker *tracker = recorder->record->memory[rank_class] = tracker_new(N_MEM_TAGS);
-    for (int tag = 0; tag < N_MEM_TAGS; tag++) {
-        recorder->held[rank_class * N_MEM_TAGS + tag] = fixed[tag];
-        tracker_add(tracker, tag, fixed[tag], ns, 0);
-    }
-    tracker_keep_history(tracker, RECORD_POINTS_MAX);
-    tracker_add(tracker, 0, 0, ns, 0);
+    memory->program = program;
+    memory->walk = ledger_walk_new(program);
 }
 
-/* What a class changes in memory with one instruction. */
-static void record_memory(Recorder *recorder, const StepSite *site, SimTime ns)
+static void memory_walk_start(MemoryWalk *memory, Tracker **tracker, SimTime ns)
 {
-    gint32 c = site->rank_class;
-    Tracker *tracker = recorder->record->memory[c];
-    int64_t *before = recorder->held + c * N_MEM_TAGS;
-    if (!ledger_walk_instr(recorder->walks[c], (guint)site->call, (guint)site->instr, &recorder->error)) {
+    *tracker = tracker_new(N_MEM_TAGS);
+    for (int tag = 0; tag < N_MEM_TAGS; tag++) {
+        memory->held[tag] = memory->program->static_bytes[tag];
+        tracker_add(*tracker, tag, memory->held[tag], ns, 0);
+    }
+    tracker_keep_history(*tracker, RECORD_POINTS_MAX);
+    tracker_add(*tracker, 0, 0, ns, 0);
+}
+
+/* What one instruction changes. */
+static void memory_walk_step(MemoryWalk *memory, Tracker **tracker, const StepSite *site, SimTime ns, GError **error)
+{
+    if (*error != NULL) {
         return;
     }
-    const int64_t *now = ledger_walk_held(recorder->walks[c]);
+    if (*tracker == NULL) {
+        memory_walk_start(memory, tracker, ns);
+    }
+    if (!ledger_walk_instr(memory->walk, (guint)site->call, (guint)site->instr, error)) {
+        return;
+    }
+    const int64_t *now = ledger_walk_held(memory->walk);
     for (int tag = 0; tag < N_MEM_TAGS; tag++) {
-        if (now[tag] != before[tag]) {
-            tracker_add(tracker, tag, now[tag] - before[tag], ns, 0);
-            before[tag] = now[tag];
+        if (now[tag] != memory->held[tag]) {
+            tracker_add(*tracker, tag, now[tag] - memory->held[tag], ns, 0);
+            memory->held[tag] = now[tag];
         }
     }
 }
@@ -101,15 +123,16 @@ static void record_memory(Recorder *recorder, const StepSite *site, SimTime ns)
 static void on_issued(void *self, const StepSite *site, SimTime host_ns)
 {
     Recorder *recorder = self;
+    RunRecord *record = recorder->record;
     gint32 c = site->rank_class;
-    if (!recorder->record->shown[c] || recorder->error != NULL) {
+    if (!record->shown[c]) {
         return;
     }
-    if (recorder->record->memory[c] == NULL) {
-        recorder->record->begin_ns = MIN(recorder->record->begin_ns, host_ns);
-        start_memory(recorder, c, host_ns);
+    record->begin_ns = MIN(record->begin_ns, host_ns);
+    memory_walk_step(&recorder->walks[c], &record->memory[c], site, host_ns, &recorder->error);
+    if (c == recorder->fullest_class) {
+        memory_walk_step(&recorder->fullest, &record->fullest_memory, site, host_ns, &recorder->error);
     }
-    record_memory(recorder, site, host_ns);
 }
 
 /* Counts the members of a meeting, which are told of one after the other: the last one is whom the others waited for. */
@@ -183,7 +206,7 @@ static void class_size(const RunRecord *record, gint32 c, int64_t *ret_n, SimTim
     }
 }
 
-static void choose_classes(Recorder *recorder, int64_t memory_class, int64_t room)
+static void choose_classes(Recorder *recorder, int64_t room)
 {
     RunRecord *record = recorder->record;
     gint32 n = (gint32)recorder->n_classes, longest = 0;
@@ -196,14 +219,14 @@ static void choose_classes(Recorder *recorder, int64_t memory_class, int64_t roo
         longest_ns = MAX(ns, longest_ns);
     }
     for (gint32 i = 0; i < n + 3; i++) {
-        gint32 c = i == 0 ? run_record_listed(record) : i == 1 ? (gint32)memory_class : i == 2 ? longest : i - 3;
+        gint32 c = i == 0 ? run_record_slowest(record) : i == 1 ? recorder->fullest_class : i == 2 ? longest : i - 3;
         int64_t size;
         SimTime ns;
         class_size(record, c, &size, &ns);
         if (!record->shown[c] && (i < 2 || size <= room)) {
             record->shown[c] = TRUE;
             room -= size;
-            recorder->walks[c] = ledger_walk_new(run_record_program(record, c));
+            memory_walk_init(&recorder->walks[c], run_record_program(record, c));
         }
     }
 }
@@ -228,7 +251,7 @@ static gboolean recorder_run(Recorder *recorder, const Plan *plan, GError **erro
     return TRUE;
 }
 
-RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kernels_max, GError **error)
+RunRecord *run_record_new(const Plan *plan, const Result *result, int64_t n_kernels_max, GError **error)
 {
     g_autoptr(RunRecord) record = g_new0(RunRecord, 1);
     record->graphs = lower_graphs(plan);
@@ -236,27 +259,33 @@ RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kern
     record->kernels = g_array_new(FALSE, FALSE, sizeof(RecordKernel));
     record->phases = g_array_new(FALSE, FALSE, sizeof(RecordPhase));
     record->begin_ns = G_MAXINT64;
-    if (!run_groups_init(&record->groups, NULL, plan, record->graphs, error)) {
+    record->plan = *plan;
+    record->plan.cache_ddr_bytes = plan->has_cache ? result->tiers->ddr_budget_bytes : 0;
+    if (!run_groups_init(&record->groups, NULL, &record->plan, record->graphs, error) ||
+        !run_groups_memory(&record->groups, -1, &record->fullest, error)) {
         return NULL;
     }
     const Routing *routing = run_groups_slowest(&record->groups, &record->slowest_rank);
     int64_t n = routing != NULL ? plan->ep : 1;
-    g_autofree LedgerWalk **walks = g_new0(LedgerWalk *, (gsize)n);
-    g_autofree int64_t *held = g_new0(int64_t, (gsize)(n * N_MEM_TAGS));
+    g_autofree MemoryWalk *walks = g_new0(MemoryWalk, (gsize)n);
     g_autofree SimTime *phase_ns = g_new0(SimTime, (gsize)n);
     g_autofree gint32 *n_backward = g_new0(gint32, (gsize)n);
     Recorder recorder = {
-        .record = record, .n_classes = n, .walks = walks, .held = held, .phase_ns = phase_ns, .n_backward = n_backward};
+        .record = record, .n_classes = n, .walks = walks, .phase_ns = phase_ns, .n_backward = n_backward};
     record->shown = g_new0(gboolean, (gsize)n);
     record->memory = g_new0(Tracker *, (gsize)n);
+    record->listed = lower_plan_described(&record->plan, record->graphs, routing, routing != NULL ? LOWER_HOTTEST : 0);
     for (int64_t c = 0; c < n; c++) {
-        g_ptr_array_add(record->programs, lower_plan_described(plan, record->graphs, routing, c));
+        g_ptr_array_add(record->programs, lower_plan_described(&record->plan, record->graphs, routing, c));
     }
-    choose_classes(&recorder, memory_class % n, n_kernels_max);
-    gboolean ok = recorder_run(&recorder, plan, error);
+    recorder.fullest_class = (gint32)(record->fullest.rank % n);
+    memory_walk_init(&recorder.fullest, record->fullest.program);
+    choose_classes(&recorder, n_kernels_max);
+    gboolean ok = recorder_run(&recorder, &record->plan, error);
     for (int64_t c = 0; c < n; c++) {
-        ledger_walk_free(walks[c]);
+        ledger_walk_free(walks[c].walk);
     }
+    ledger_walk_free(recorder.fullest.walk);
     return ok ? g_steal_pointer(&record) : NULL;
 }
 
@@ -268,6 +297,9 @@ void run_record_free(RunRecord *record)
     for (guint c = 0; record->memory != NULL && c < record->programs->len; c++) {
         tracker_free(record->memory[c]);
     }
+    program_free(record->listed);
+    tracker_free(record->fullest_memory);
+    group_memory_clear(&record->fullest);
     g_ptr_array_unref(record->programs);
     if (record->groups.routings != NULL) {
         run_groups_clear(&record->groups);

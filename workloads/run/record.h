@@ -14,6 +14,7 @@
 #include "sim/mem/tracker.h"
 #include "workloads/plan/plan.h"
 #include "workloads/run/groups.h"
+#include "workloads/run/result.h"
 #include "workloads/run/step.h"
 
 enum { RECORD_KERNELS_MAX = 120000, RECORD_POINTS_MAX = 1 << 15 };
@@ -35,30 +36,37 @@ typedef struct RecordPhase {
 } RecordPhase;
 
 typedef struct RunRecord {
+    Plan plan;           /* borrows; with the part of the DDR budget that the result used */
     ModelGraph *graphs;
     RunGroups groups;    /* of which the slowest is shown, rank by rank */
-    int64_t slowest_rank; /* in the cluster: its hottest rank, whose kernels the result lists */
-    GPtrArray *programs; /* Program, by class, with the works of their kernels */
+    int64_t slowest_rank; /* in the cluster: its rank that decides the time of the first MoE layer */
+    Program *listed;     /* whose kernels the result lists: with loads, each layer that of its hottest rank */
+    GPtrArray *programs; /* Program, by class, with the works of their kernels; with loads, the ranks of one group */
     gboolean *shown;     /* by class */
     GArray *kernels;     /* RecordKernel, in the order in which they ended */
     GArray *phases;      /* RecordPhase */
     Tracker **memory;    /* by class, with MemTag as tags; NULL = not shown */
+    GroupMemory fullest; /* the rank whose memory the result reports, in whichever group */
+    Tracker *fullest_memory; /* its own; at the times at which the rank at its place of the group shown issues */
     int64_t n_shown_repeats, n_repeats; /* runs of the repeated block: shown, and in the step */
     SimTime begin_ns;    /* earliest of all times here; the step begins where the first phase does */
 } RunRecord;
 
 /*
- * Lowers and runs a plan. memory_class: the rank with the most memory; the rank at its place of the group is shown.
- * n_kernels_max bounds what is shown, RECORD_KERNELS_MAX by default. Borrows the plan.
+ * Lowers and runs a plan. n_kernels_max bounds what is shown, RECORD_KERNELS_MAX by default; a rank at the place of the one
+ * with the most memory is shown in any case. result: of the plan. Borrows what the plan owns.
  */
-RunRecord *run_record_new(const Plan *plan, int64_t memory_class, int64_t n_kernels_max, GError **error);
+RunRecord *run_record_new(const Plan *plan, const Result *result, int64_t n_kernels_max, GError **error);
 void run_record_free(RunRecord *record);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RunRecord, run_record_free)
 
 const Program *run_record_program(const RunRecord *record, gint32 rank_class);
 
-/* The class whose kernels the result lists. */
-gint32 run_record_listed(const RunRecord *record);
+/* Rank of the cluster that a class shows: the slowest group's. */
+int64_t run_record_rank(const RunRecord *record, gint32 rank_class);
+
+/* The class of slowest_rank. */
+gint32 run_record_slowest(const RunRecord *record);
 
 /* What a site names. */
 const Call *run_record_call(const RunRecord *record, const StepSite *site);
