@@ -128,6 +128,18 @@ $ sh plan.sh ', "workload": {"image_tokens": 5}'
 ! ~ moesim: plan.json:2:*: workload.image_tokens: *not modelled*
 ? 2
 
+$ sh plan.sh ', "parallel": {"tp": 2}'
+! ~ moesim: plan.json:2:*: parallel.tp: *not modelled*
+? 2
+
+$ sh plan.sh ', "parallel": {"cp": 2}'
+! ~ moesim: plan.json:2:*: parallel.cp: *not modelled*
+? 2
+
+$ sh plan.sh ', "memory": {"offload_fraction": 1.5}'
+! ~ moesim: plan.json:2:*: memory.offload_fraction: must be a number from 0 to 1, not 1.5*
+? 2
+
 # So is what has no effect.
 $ sh plan.sh ', "workload": {"lora": {"rank": 8}}'
 ! ~ moesim: plan.json:2:*: workload.lora: *
