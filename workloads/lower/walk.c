@@ -405,7 +405,7 @@ static ExchangePlaces exchange_places(const Walk *walk, int op, gboolean backwar
     return places;
 }
 
-static gboolean op_exchanges(const Graph *graph, int op)
+gboolean walk_op_exchanges(const Graph *graph, int op)
 {
     return op_class(graph_op(graph, op)->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && graph->ep_size > 1;
 }
@@ -437,7 +437,7 @@ static void send_to_experts(const Walk *walk, int op, OpCost *cost)
 void walk_start_exchange(Walk *walk, int op, int end_op)
 {
     for (int d = op + 1; d < end_op; d++) {
-        gboolean is_dispatch = op_exchanges(walk->graph, d) && op_class(graph_op(walk->graph, d)->kind)->to_experts;
+        gboolean is_dispatch = walk_op_exchanges(walk->graph, d) && op_class(graph_op(walk->graph, d)->kind)->to_experts;
         gboolean runs = !walk->in_recompute ||
                         (!(walk->mode == SAVE_SELECTED && walk_keeps_op(walk, d)) && retention_runs(walk->pass->retention, d));
         if (is_dispatch && runs && layer_exchange_start(walk->graph, d) == op) {
@@ -503,7 +503,7 @@ void walk_compute(Walk *walk, int op, OpCost *cost, const Place *douts)
 {
     Emitter *emitter = walk->pass->emitter;
     Place workspace = {ARG_FRAME, frame_workspace(walk->graph)};
-    if (op_exchanges(walk->graph, op)) {
+    if (walk_op_exchanges(walk->graph, op)) {
         compute_exchanged(walk, op, cost, douts);
         return;
     }

@@ -46,6 +46,10 @@ gint32 frame_param_grad(const Graph *graph, int param);
 gint32 frame_workspace(const Graph *graph);
 gint32 frame_exchange(const Graph *graph);
 gint32 frame_cut_grad(const Graph *graph);
+
+/* Whether an operator of a graph sends rows to other ranks: its scratch memory is frame_exchange. */
+gboolean walk_op_exchanges(const Graph *graph, int op);
+
 gint32 frame_host(const Graph *graph, int op, int slot);
 gint32 frame_back(const Graph *graph, int op, int slot);
 

@@ -31,9 +31,9 @@ RowCounts rank_rows(const RankAt *at)
     const Plan *plan = at->rank->world->plan;
     const Routing *placed = at->rank->world->options.routing;
     RowCounts rows = routing_row_counts(plan, placed, plan_moe_layer(plan, at->call->layer), at->rank->ep_rank);
-    if (at->call->n_rows > 0) {
-        rows.rows[ROWS_TOKENS] = at->call->n_rows;
-    }
+    rows.rows[ROWS_SEQUENCES] = at->rank->n_sequences;
+    rows.rows[ROWS_TOKENS] = at->call->n_rows > 0 ? at->call->n_rows : at->rank->n_sequences * plan->seq_len;
+    rows.rows[ROWS_PAIRS] = at->rank->n_sequences * plan->seq_len * plan->seq_len;
     if (at->call->layer >= 0) {
         const RankRouting *routing = &at->rank->routing[at->call->layer];
         rows.rows[ROWS_SLOTS] = routing->slots;

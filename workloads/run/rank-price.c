@@ -33,14 +33,12 @@ static gboolean check_count(const RankAt *at, int found, int expected, const cha
     return found == expected || rank_fail(at, error, "%d %s before it, its cost has %d", found, what, expected);
 }
 
-/* Scratch memory, or the rows that an exchange moves, is what the operator's cost says. */
+/* Scratch memory is what the operator's cost says. */
 static gboolean check_workspace(const RankAt *at, int64_t bytes, GError **error)
 {
     const Graph *graph = at->segment->graph;
-    const OpClass *class = op_class(graph_op(graph, at->instr->op)->kind);
-    gboolean exchanges = class->collective == OP_COLLECTIVE_ALL_TO_ALL && graph->ep_size > 1;
-    gint32 at_frame = exchanges ? frame_exchange(graph) : frame_workspace(graph);
-    const RankBuffer *workspace = &at->rank->buffers[at->call->frame + at_frame];
+    gint32 place = walk_op_exchanges(graph, at->instr->op) ? frame_exchange(graph) : frame_workspace(graph);
+    const RankBuffer *workspace = &at->rank->buffers[at->call->frame + place];
     int64_t found = workspace->alive ? workspace->bytes : 0;
     return found == bytes || rank_fail(at, error, "has %" G_GINT64_FORMAT " bytes of scratch memory, its rows make %" G_GINT64_FORMAT,
                                        found, bytes);

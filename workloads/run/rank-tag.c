@@ -18,7 +18,8 @@ static int frame_tag(const Graph *graph, gint32 at)
         const Op *op = graph_op(graph, (at - first) / OP_INPUTS_MAX);
         return (int)graph_tensor(graph, op->inputs[(at - first) % OP_INPUTS_MAX])->tag;
     }
-    return at < frame_workspace(graph) ? MEM_GRADIENTS : at <= frame_exchange(graph) ? MEM_WORKSPACE : RANK_ANY_TAG;
+    gboolean is_scratch = at == frame_workspace(graph) || at == frame_exchange(graph);
+    return at < frame_workspace(graph) ? MEM_GRADIENTS : is_scratch ? MEM_WORKSPACE : RANK_ANY_TAG;
 }
 
 /* Of a buffer of a group; what stays gathered is part of the parameters. */

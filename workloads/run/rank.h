@@ -69,7 +69,9 @@ typedef struct Rank {
     const VirtualRanks *world;
     const Program *program;
     int64_t idx, shard, replica, ep_rank, expert_shard;
-    guint call, instr; /* next */
+    int64_t n_sequences; /* of its micro-batch, at the moment */
+    guint call, instr;   /* next */
+    gboolean waits;      /* for the norm of all gradients */
     int64_t n_repeats; /* times that the repeated calls have been run through */
     gint32 op;         /* last operator */
     RankBuffer *buffers;
@@ -100,6 +102,8 @@ struct VirtualRanks {
     int64_t n_ranks;
     int64_t n_valid; /* labels that count, whole batch */
     int64_t n_steps;
+    gboolean is_clipped; /* in this step */
+    double grad_norm;
 };
 
 /* What an instruction works with. */

@@ -1,5 +1,6 @@
 #include "workloads/run/virtual-ranks.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "models/execute.h"
@@ -16,6 +17,7 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
     rank->replica = idx / plan->dp_shard;
     rank->ep_rank = rank->shard % plan->ep;
     rank->expert_shard = rank->shard / plan->ep;
+    rank->n_sequences = plan->micro_batch;
     rank->buffers = g_new0(RankBuffer, program->n_buffers);
     rank->tokens = g_new0(Clock, program->n_tokens);
     rank->sites = g_new0(RankSite, program->sites->len);
@@ -119,10 +121,11 @@ static gboolean value_place_rows(const RankAt *at, GError **error)
     if (part == NULL) {
         return FALSE;
     }
-    if (at->call->first_row + part->dims[0] > plan->seq_len * plan->micro_batch) {
+    int64_t n_tokens = plan->seq_len * at->rank->n_sequences;
+    if (at->call->first_row + part->dims[0] > n_tokens) {
         return rank_fail(at, error, "the chunk's rows end behind the micro-batch");
     }
-    Tensor *whole = tensor_new_2d(TENSOR_F64, plan->seq_len * plan->micro_batch, part->dims[1]);
+    Tensor *whole = tensor_new_2d(TENSOR_F64, n_tokens, part->dims[1]);
     memcpy((double *)whole->data + at->call->first_row * part->dims[1], part->data, (size_t)tensor_numel(part) * sizeof(double));
     return rank_write(at, rank_operand(at, 1), whole, plan->compute, error);
 }
@@ -217,7 +220,12 @@ static gboolean rank_next(Rank *rank, RankAt *ret_at)
 /* A rank goes on to its next collective; ret_at->instr is NULL at the end. */
 static gboolean rank_advance(Rank *rank, RankAt *ret_at, GError **error)
 {
+    const VirtualRanks *world = rank->world;
     while (rank_next(rank, ret_at)) {
+        rank->waits = world->options.clip > 0 && !world->is_clipped && ret_at->instr->phase == PHASE_OPTIMIZER;
+        if (rank->waits) {
+            break;
+        }
         if (ret_at->instr->kind == INSTR_COLLECTIVE) {
             return TRUE;
         }
@@ -306,14 +314,51 @@ static gboolean meet(VirtualRanks *world, RankAt *ats, int64_t first, GError **e
     return TRUE;
 }
 
+/* The gradient shards of a group, alive before the update; NULL if it has none. */
+static Tensor *grad_shards(const Rank *rank, guint site)
+{
+    const ProgramSite *at = &g_array_index(rank->program->sites, ProgramSite, site);
+    return rank->buffers[at->buffer + FSDP_GRAD].value;
+}
+
+/* Once all ranks have their gradients: the norm over one replica, and every gradient times the factor that bounds it. */
+static void clip_grads(VirtualRanks *world)
+{
+    double squares = 0;
+    for (int64_t r = 0; r < world->plan->dp_shard; r++) {
+        for (guint s = 0; s < world->ranks[r].program->sites->len; s++) {
+            const Tensor *grad = grad_shards(&world->ranks[r], s);
+            for (int64_t i = 0; grad != NULL && i < tensor_numel(grad); i++) {
+                squares += tensor_get(grad, i) * tensor_get(grad, i);
+            }
+        }
+    }
+    world->grad_norm = sqrt(squares);
+    world->is_clipped = TRUE;
+    double factor = optim_clip_factor(world->grad_norm, world->options.clip);
+    for (int64_t r = 0; r < world->n_ranks; r++) {
+        for (guint s = 0; s < world->ranks[r].program->sites->len; s++) {
+            Tensor *grad = grad_shards(&world->ranks[r], s);
+            for (int64_t i = 0; grad != NULL && i < tensor_numel(grad); i++) {
+                tensor_set(grad, i, tensor_get(grad, i) * factor);
+            }
+        }
+    }
+}
+
 /* Rounds: all ranks go on to a collective, then all groups meet. FALSE in ret_more at the end of all programs. */
 static gboolean run_round(VirtualRanks *world, RankAt *ats, gboolean *ret_more, GError **error)
 {
-    *ret_more = FALSE;
+    gboolean all_wait = TRUE;
     for (int64_t i = 0; i < world->n_ranks; i++) {
         if (!rank_advance(&world->ranks[i], &ats[i], error)) {
             return FALSE;
         }
+        all_wait = all_wait && world->ranks[i].waits;
+    }
+    *ret_more = all_wait;
+    if (all_wait) {
+        clip_grads(world);
     }
     for (int64_t i = 0; i < world->n_ranks; i++) {
         if (ats[i].instr != NULL) {
@@ -336,8 +381,9 @@ static Tensor *column(int64_t n, const int64_t *values)
 static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t *labels)
 {
     const Plan *plan = world->plan;
-    int64_t n = plan->seq_len * plan->micro_batch, at = 0;
+    int64_t at = 0;
     world->n_valid = 0;
+    world->is_clipped = FALSE;
     world->n_steps++;
     for (int64_t r = 0; r < world->n_ranks; r++) {
         Rank *rank = &world->ranks[r];
@@ -349,6 +395,7 @@ static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t
         for (int64_t i = 0; i < world->graphs->n_layers; i++) {
             memset(rank->routing[i].loads, 0, (size_t)plan->model->n_experts * sizeof(int64_t));
         }
+        int64_t n = plan->seq_len * rank->n_sequences;
         for (int64_t m = 0; m < plan->n_micro_batches; m++, at += n) {
             tensor_free(rank->ids[m]);
             tensor_free(rank->labels[m]);
@@ -359,6 +406,24 @@ static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t
     for (int64_t i = 0; i < at; i++) {
         world->n_valid += labels[i] != CROSS_ENTROPY_IGNORE;
     }
+}
+
+void virtual_ranks_deal(VirtualRanks *world, int64_t n_sequences)
+{
+    g_assert(world->plan->n_micro_batches == 1 && !world->options.exact_sizes);
+    for (int64_t i = 0; i < world->n_ranks; i++) {
+        world->ranks[i].n_sequences = n_sequences / world->n_ranks + (i < n_sequences % world->n_ranks ? 1 : 0);
+    }
+}
+
+void virtual_ranks_set_lr(VirtualRanks *world, double lr)
+{
+    world->options.optim.lr = lr;
+}
+
+double virtual_ranks_grad_norm(const VirtualRanks *world)
+{
+    return world->grad_norm;
 }
 
 gboolean virtual_ranks_step(VirtualRanks *world, const int64_t *tokens, const int64_t *labels, double *ret_loss, GError **error)

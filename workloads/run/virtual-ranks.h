@@ -24,6 +24,7 @@ typedef struct VirtualSource {
 typedef struct VirtualOptions {
     OptimSettings optim;
     const Routing *routing; /* where experts are, and capacities that follow loads; or NULL: expert e is slot e. Borrowed */
+    double clip;          /* largest global norm of the gradients, which the update sees; 0 = none. Sharded gradients alone */
     gboolean exact_sizes; /* a value's size must be what its buffer was allocated with */
     gboolean with_ledger; /* after every instruction, the bytes held by tag must be the ledger's */
 } VirtualOptions;
@@ -39,6 +40,16 @@ void virtual_ranks_free(VirtualRanks *world);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(VirtualRanks, virtual_ranks_free)
 
 int64_t virtual_ranks_n(const VirtualRanks *world);
+
+/*
+ * Deals n_sequences of the next steps to the ranks in turn instead: the first ranks may have one more, and some have none. One
+ * micro-batch; tokens and labels are then [n_sequences][seq_len], and sizes are not those of the program.
+ */
+void virtual_ranks_deal(VirtualRanks *world, int64_t n_sequences);
+
+/* Learning rate of the next steps; norm of all gradients of the last one, before clipping (0 without clip). */
+void virtual_ranks_set_lr(VirtualRanks *world, double lr);
+double virtual_ranks_grad_norm(const VirtualRanks *world);
 
 /*
  * One step. tokens and labels: [ranks][micro-batches][micro_batch x seq_len]. Errors name rank, instruction and operator.
