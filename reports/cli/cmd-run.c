@@ -7,6 +7,7 @@
 #include "sim/base/error.h"
 #include "sim/base/json-read.h"
 #include "workloads/run/advice.h"
+#include "workloads/run/chunk-bound.h"
 #include "workloads/run/run.h"
 
 typedef struct Options {
@@ -42,6 +43,9 @@ static gboolean run(const CommandCall *call, GError **error)
     g_autoptr(Result) result = run_plan(plan, NULL, error);
     if (result == NULL) {
         return FALSE;
+    }
+    if (plan->seq_chunk > 0) {
+        result->largest_seq_chunk = chunk_bound_tokens(plan);
     }
     if (!result->fits) {
         advise(result, call->words[0]);

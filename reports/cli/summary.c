@@ -184,6 +184,9 @@ static void append_memory(GString *out, const Result *result)
         g_autofree char *context = text_gib(result->context_bytes), *communicators = text_gib(result->communicators_bytes);
         g_string_append_printf(out, "  outside: context and kernels %s, buffers of communicators %s\n", context, communicators);
     }
+    if (result->largest_seq_chunk > 0) {
+        g_string_append_printf(out, "  largest loss.seq_chunk that fits: %" G_GINT64_FORMAT " tokens\n", result->largest_seq_chunk);
+    }
     append_parts_at_peak(out, result);
     g_autofree char *place = g_strdup_printf("peak on rank %" G_GINT64_FORMAT ", %s", result->peak_rank,
                                              result->peak_place != NULL ? result->peak_place : "place unknown");

@@ -195,6 +195,9 @@ static json_t *memory_to_json(const Result *result)
     set_int(memory, "mean_rank_peak_bytes", result->mean_rank_peak_bytes);
     set_int(memory, "context_bytes", result->context_bytes);
     set_int(memory, "communicators_bytes", result->communicators_bytes);
+    if (result->largest_seq_chunk > 0) {
+        set_int(memory, "largest_seq_chunk", result->largest_seq_chunk);
+    }
     set_int(memory, "cached_bytes", MAX(0, result->reserved_memory_bytes - result->peak_memory_bytes));
     json_object_set_new(memory, "peak_place", text(result->peak_place));
     json_object_set_new(memory, "tiers", tiers_to_json(result->tiers));

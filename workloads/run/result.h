@@ -69,6 +69,7 @@ typedef struct Result {
     char *peak_place; /* "backward of layer 7, mlp.down_proj" */
     gboolean fits;
     int64_t capacity_bytes, non_framework_bytes;
+    int64_t largest_seq_chunk; /* tokens of the largest chunk of the loss that fits; 0 = not asked, or none */
     int64_t context_bytes, communicators_bytes; /* of what is outside the framework: device context and kernels; communicators */
     int64_t at_peak[N_MEM_TAGS];
     int64_t mean_rank_peak_bytes;
