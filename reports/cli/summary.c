@@ -196,6 +196,48 @@ static void append_memory(GString *out, const Result *result)
                            after, mean);
 }
 
+/* The operators that pay most per byte, and where their results are; those with nothing kept end the list. */
+static void append_kept(GString *out, const ResultTiers *tiers)
+{
+    enum { KEPT_MAX = 8 };
+    g_autoptr(GString) text = g_string_new("kept (layers in HBM + DDR of all):");
+    int n = 0;
+    for (guint i = 0; i < tiers->kept->len && n < KEPT_MAX; i++) {
+        const ResultKept *kept = g_ptr_array_index(tiers->kept, i);
+        int64_t all = kept->hbm_layers + kept->ddr_layers + kept->recomputed_layers;
+        if (kept->hbm_layers + kept->ddr_layers > 0 && kept->bytes >= 1 << 20) {
+            g_string_append_printf(text, "%s %s %" G_GINT64_FORMAT "+%" G_GINT64_FORMAT "/%" G_GINT64_FORMAT, n++ > 0 ? "," : "", kept->name,
+                                   kept->hbm_layers, kept->ddr_layers, all);
+        }
+    }
+    if (n > 0) {
+        g_string_append(out, "  ");
+        text_append_wrapped(out, text->str, 2, WIDTH);
+    }
+}
+
+static void append_tiers(GString *out, const ResultTiers *tiers)
+{
+    if (tiers->policy == NULL && tiers->host_peak_bytes == 0) {
+        return;
+    }
+    g_autofree char *host = text_gib(tiers->host_peak_bytes), *moved = text_gib(tiers->moved_out_bytes);
+    g_autofree char *stall = text_seconds(tiers->stall_s);
+    g_string_append_printf(out, "\n%-*s%s GiB of pinned host memory per GPU; %s GiB moved out and back a step; stalls %s\n", LABEL, "Tiers", host,
+                           moved, stall);
+    if (tiers->policy == NULL) {
+        return;
+    }
+    g_autofree char *saved = text_seconds(tiers->saved_s), *again = text_seconds(tiers->recomputed_s);
+    g_string_append_printf(out,
+                           "  cache (%s): of %" G_GINT64_FORMAT " results %" G_GINT64_FORMAT " in HBM, %" G_GINT64_FORMAT " in DDR, %" G_GINT64_FORMAT
+                           " not; evicted %" G_GINT64_FORMAT "\n",
+                           tiers->policy, tiers->entries, tiers->hbm_hits, tiers->ddr_hits, tiers->misses, tiers->evictions);
+    g_string_append_printf(out, "  recomputation saved %s, left %s; one more GiB would save %.1f ms in HBM, %.1f ms in DDR\n", saved, again,
+                           1e3 * tiers->next_hbm_gib_s, 1e3 * tiers->next_ddr_gib_s);
+    append_kept(out, tiers);
+}
+
 /* ---- where the time goes ---- */
 
 static void append_operators(GString *out, const Result *result)
@@ -320,6 +362,7 @@ char *summary_text(const Plan *plan, const Result *result)
     append_batch(out, plan);
     append_time(out, plan, result);
     append_memory(out, result);
+    append_tiers(out, result->tiers);
     append_operators(out, result);
     append_collectives(out, result);
     append_moe(out, plan, result);

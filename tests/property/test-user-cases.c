@@ -354,10 +354,50 @@ static void test_mistakes(void **state)
     }
 }
 
+static double offload_slowdown(const char *machine)
+{
+    g_autofree char *fields = g_strdup_printf("%s workload.seq_len=4096 workload.micro_batch=2 memory.recompute=none", machine);
+    g_autofree char *moving = g_strdup_printf("%s memory.offload_fraction=0.5", fields);
+    g_autoptr(Result) kept = predict("model.config=qwen3-30b-a3b", fields), moved = predict("model.config=qwen3-30b-a3b", moving);
+    assert_true(moved->peak_memory_bytes < kept->peak_memory_bytes);
+    assert_true(moved->tiers->moved_out_bytes > 0 && moved->tiers->moved_out_bytes == moved->tiers->moved_in_bytes);
+    assert_true(moved->tiers->stall_s > 0 && moved->tiers->host_peak_bytes > 0);
+    return moved->step_time_s / kept->step_time_s;
+}
+
+/* Offload of activations rarely pays over PCIe, whose link the NIC shares; a C2C link flips the answer. */
+static void test_offload_link(void **state)
+{
+    (void)state;
+    double pcie = offload_slowdown("cluster.preset=h200-sxm cluster.nodes=4 cluster.gpus_per_node=8 parallel.ep=8");
+    double c2c = offload_slowdown("cluster.preset=gh200 cluster.nodes=32 cluster.gpus_per_node=1 parallel.ep=8");
+    assert_true(pcie > 1.3);
+    assert_true(c2c < 1.1);
+}
+
+/* Selective recomputation that keeps more than none is said; it cannot be where budgets keep what pays. */
+static void test_selective_warning(void **state)
+{
+    (void)state;
+    static const char lora[] = "cluster.preset=h200-sxm cluster.nodes=4 cluster.gpus_per_node=8 parallel.ep=8 workload.mode=lora";
+    g_autofree char *list = g_strdup_printf("%s memory.recompute=selective", lora);
+    g_autofree char *budget = g_strdup_printf("%s memory.recompute=selective memory.cache.hbm_bytes=900GiB", lora);
+    g_autofree char *all = g_strdup_printf("%s memory.recompute=none", lora);
+    g_autoptr(Result) selective = predict("model.config=qwen3-30b-a3b", list), cached = predict("model.config=qwen3-30b-a3b", budget);
+    g_autoptr(Result) none = predict("model.config=qwen3-30b-a3b", all);
+    assert_true(selective->after_forward_memory_bytes > none->after_forward_memory_bytes);
+    check_int(selective->warnings->len, 1);
+    check_contains(g_ptr_array_index(selective->warnings, 0), "\"none\" would keep");
+    check_int(cached->warnings->len, 0);
+    assert_true(cached->step_time_s < selective->step_time_s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recompute_order),
+        cmocka_unit_test(test_offload_link),
+        cmocka_unit_test(test_selective_warning),
         cmocka_unit_test(test_parts_make_the_whole),
         cmocka_unit_test(test_static_bytes),
         cmocka_unit_test(test_memory_responds),

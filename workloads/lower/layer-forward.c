@@ -28,7 +28,7 @@ static void forward_op(Walk *walk, int o)
     }
     for (int i = 0; i < n_aux; i++) {
         emit_alloc(walk->pass->emitter, STREAM_COMPUTE, (Place){ARG_FRAME, frame_aux(walk->graph, o, i)},
-                   op_aux_bytes(&walk->saved[o].aux[i], walk->pass->rows), MEM_ACTIVATIONS);
+                   op_aux_bytes(&walk->saved[o].aux[i], walk->pass->rows), walk_result_tag(walk, o, MEM_ACTIVATIONS));
     }
     op_class(op->kind)->forward_cost(&view, &cost);
     if (o == walk->stop_op && cost.n_works_to_save > 0) {

@@ -240,6 +240,26 @@ int64_t retention_entry(const Graph *graph, const RowCounts *rows, int op, guint
     return bytes;
 }
 
+int64_t retention_saved_bytes(const Graph *graph, const RowCounts *rows, int op, guint8 *seen)
+{
+    OpView view = {graph, graph_op(graph, op), rows};
+    OpSaved saved = saved_of(&view);
+    int64_t bytes = 0;
+    for (int k = 0; k < view.op->n_inputs + view.op->n_outputs; k++) {
+        gboolean is_input = k < view.op->n_inputs;
+        int i = is_input ? k : k - view.op->n_inputs, tensor = is_input ? view.op->inputs[i] : view.op->outputs[i];
+        gboolean is_saved = (is_input ? saved.inputs : saved.outputs) >> i & 1u;
+        if (tensor >= 0 && is_saved && !seen[tensor] && graph_tensor(graph, tensor)->producer >= 0) {
+            seen[tensor] = 1;
+            bytes += graph_tensor_bytes(graph_tensor(graph, tensor), rows);
+        }
+    }
+    for (int i = 0; i < saved.n_aux; i++) {
+        bytes += op_aux_bytes(&saved.aux[i], rows);
+    }
+    return bytes;
+}
+
 int retention_recompute_end(const Graph *graph, const RowCounts *rows)
 {
     int end = 0;

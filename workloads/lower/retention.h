@@ -131,5 +131,9 @@ RowCounts retention_rows(const Plan *plan, const Routing *routing, int64_t layer
  * tensors. Bytes; mask of the slots. 0 = nothing to keep. */
 int64_t retention_entry(const Graph *graph, const RowCounts *rows, int op, guint64 *ret_slots);
 
+/* Bytes that an operator saves for its backward and that no operator before has saved; seen: by tensor, updated. Inputs of the
+ * graph do not count. */
+int64_t retention_saved_bytes(const Graph *graph, const RowCounts *rows, int op, guint8 *seen);
+
 /* First operator that a recomputation of the whole graph does not reach: results from there on are of no use. */
 int retention_recompute_end(const Graph *graph, const RowCounts *rows);

@@ -131,7 +131,7 @@ static void fetch(const Walk *walk, int op)
             MemTag tag;
             int64_t bytes = slot_bytes(walk, op, slot, &tag);
             Place host = {ARG_FRAME, frame_host(walk->graph, op, slot)}, back = walk_slot(walk, op, slot);
-            emit_alloc(emitter, STREAM_COPY_IN, back, bytes, tag);
+            emit_alloc(emitter, STREAM_COPY_IN, back, bytes, walk_result_tag(walk, op, tag));
             emit_copy_in(emitter, host, back, bytes);
             emit_free_recorded(emitter, host);
         }

@@ -285,11 +285,18 @@ Place walk_tensor(const Walk *walk, int tensor)
     return is_private ? (Place){ARG_FRAME, tensor} : layer_tensor(walk->graph, tensor);
 }
 
+MemTag walk_result_tag(const Walk *walk, int op, MemTag tag)
+{
+    const Retention *retention = walk->pass->retention;
+    gboolean cached = retention != NULL && retention->runs != NULL && !walk->in_recompute && walk_keeps_op(walk, op);
+    return cached ? MEM_CACHE : tag;
+}
+
 void walk_alloc_tensor(Walk *walk, int tensor)
 {
     const GraphTensor *info = graph_tensor(walk->graph, tensor);
     emit_alloc(walk->pass->emitter, STREAM_COMPUTE, walk_tensor(walk, tensor), graph_tensor_bytes(info, walk->pass->rows),
-               info->tag);
+               walk_result_tag(walk, info->producer, info->tag));
     walk->alive[tensor] = TRUE;
 }
 

@@ -80,6 +80,9 @@ gboolean walk_is_copied(const Walk *walk, int op, int tensor);
 /* Whether a tensor outlives its last reader in a forward pass. */
 gboolean walk_outlives(const Walk *walk, int tensor);
 
+/* What the memory of an operator's result is called: part of a cache where budgets keep it. */
+MemTag walk_result_tag(const Walk *walk, int op, MemTag tag);
+
 /* Where a tensor lives, and its birth and death. */
 Place walk_tensor(const Walk *walk, int tensor);
 void walk_alloc_tensor(Walk *walk, int tensor);
