@@ -121,7 +121,7 @@ void whole_plan(Program *program, const Plan *plan)
                 add_units(plan, group, (gint32)s, (gint32)i, stay, travel);
             }
         }
-        qsort(travel->data, travel->len, sizeof(WholeUnit), costliest_first);
+        g_array_sort(travel, costliest_first);
         add_rounds(program, stay, (GroupKind)mesh, 1, FALSE);
         add_rounds(program, travel, (GroupKind)mesh, n_shards, TRUE);
     }

@@ -97,7 +97,7 @@ static GArray *find_rounds(const Plan *plan, const ModelGraph *graphs)
                 }
             }
         }
-        qsort(travel->data, travel->len, sizeof(Matrix), by_flops);
+        g_array_sort(travel, by_flops);
         add_rounds(stay, 1, FALSE, rounds);
         add_rounds(travel, (guint)n, TRUE, rounds);
     }
