@@ -39,6 +39,10 @@ static gboolean same_domain(const Exchange *e, int64_t a, int64_t b)
 static Traffic direct_traffic(const Exchange *e)
 {
     Traffic busiest = {0};
+    if (e->matrix == NULL) { /* all ranks alike; domains are whole */
+        int64_t inside = (e->per - 1) * e->even;
+        return (Traffic){e->n * e->even, e->even, inside, (e->n - e->per) * e->even, inside};
+    }
     for (int64_t r = 0; r < e->n; r++) {
         int64_t moved[2][2] = {{0, 0}, {0, 0}}; /* [sent, received][inside, outside the domain] */
         for (int64_t peer = 0; peer < e->n; peer++) {
