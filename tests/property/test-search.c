@@ -15,7 +15,7 @@
 #include "workloads/run/step.h"
 #include "workloads/sweep/search.h"
 
-enum { PLANS = 200, DRAWN_PLANS = 60, SPACES = 12 };
+enum { PLANS = 60, DRAWN_PLANS = 20, SPACES = 8 };
 
 static json_t *plan_schema(void)
 {

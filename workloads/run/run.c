@@ -235,14 +235,25 @@ static Result *run_once(RunCache *cache, const Plan *plan, const RunOptions *opt
 /* Shares of the DDR budget that are tried: a link that traffic between nodes needs, too, may be better left alone. */
 static const double ddr_trials[] = {1, 0.5, 0.25, 0};
 
-Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
+size_t run_n_trials(const Plan *plan)
 {
     gboolean chooses = plan->has_cache && plan->cache_policy == CACHE_CHOICE && plan->cache_ddr_bytes > 0;
+    return chooses ? G_N_ELEMENTS(ddr_trials) : 1;
+}
+
+Plan run_trial(const Plan *plan, size_t trial_idx)
+{
+    Plan trial = *plan;
+    trial.owner = plan;
+    trial.cache_ddr_bytes = (int64_t)((double)plan->cache_ddr_bytes * ddr_trials[trial_idx]);
+    return trial;
+}
+
+Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
+{
     Result *best = NULL;
-    for (size_t i = 0; i < (chooses ? G_N_ELEMENTS(ddr_trials) : 1); i++) {
-        Plan trial = *plan; /* borrows everything of the plan */
-        trial.owner = plan;
-        trial.cache_ddr_bytes = (int64_t)((double)plan->cache_ddr_bytes * ddr_trials[i]);
+    for (size_t i = 0; i < run_n_trials(plan); i++) {
+        Plan trial = run_trial(plan, i);
         Result *result = run_once(cache, &trial, options, error);
         if (result == NULL) {
             result_free(best);

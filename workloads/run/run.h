@@ -31,5 +31,9 @@ void run_cache_verify(RunCache *cache);
 Result *run_plan(const Plan *plan, const RunOptions *options, GError **error);
 Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error);
 
+/* How many plans that is, and each of them: a view that borrows everything of the plan, not to be freed. */
+size_t run_n_trials(const Plan *plan);
+Plan run_trial(const Plan *plan, size_t trial_idx);
+
 /* Size and place of a group of the plan. */
 CollGroup run_group_geometry(const Plan *plan, GroupKind group);
