@@ -135,6 +135,9 @@ static json_t *time_to_json(const Result *result)
     }
     json_object_set_new(time, "by_operator", by_operator);
     set_number(time, "exposed_host_s", result->exposed_host_s);
+    if (result->matrix_max_over_mean > 0) {
+        set_number(time, "matrix_max_over_mean", result->matrix_max_over_mean);
+    }
     return time;
 }
 

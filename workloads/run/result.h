@@ -61,6 +61,7 @@ typedef struct Result {
     double model_flops_per_token;
     double tflops_per_gpu;
     double mfu, hfu; /* NAN when the device has no dense peak for the compute type: null in JSON */
+    double matrix_max_over_mean; /* Muon: products of the rank that owns the costliest matrices over the mean rank's; 0 = no Muon */
     double forward_s, backward_s, optimizer_s, exposed_comm_s, bubble_s, exposed_host_s;
     GPtrArray *operators;   /* ResultOperator, most time first */
     GPtrArray *collectives; /* ResultCollective */

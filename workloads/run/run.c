@@ -5,6 +5,7 @@
 
 #include "sim/base/error.h"
 #include "workloads/lower/lower.h"
+#include "workloads/lower/whole.h"
 #include "workloads/lower/tier-cache.h"
 #include "workloads/run/groups.h"
 #include "workloads/run/run-cache.h"
@@ -34,6 +35,7 @@ static void fill_memory(const Run *run, Result *result)
     result->peak_memory_bytes = ledger->peak_bytes;
     result->reserved_memory_bytes = ledger->reserved_bytes;
     result->static_memory_bytes = lower_static_bytes(run->memory.program);
+    result->matrix_max_over_mean = run->plan->optimizer == PLAN_MUON ? whole_max_over_mean(run->memory.program) : 0;
     result->after_forward_memory_bytes = ledger->after_forward_bytes;
     result->peak_rank = run->memory.rank;
     result->peak_place = ledger_peak_place(ledger);
