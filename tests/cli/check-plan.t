@@ -58,3 +58,15 @@ way.json: the program computes what one rank computes
 way.json: the program computes what one rank computes
 way.json: the program computes what one rank computes
 ? 0
+
+# Operators that have a cost alone.
+$ printf '{"model": "nemotron-3-nano-30b-a3b", "cluster": {"preset": "h200-sxm", "gpus_per_node": 2}, "workload": {"seq_len": 8}}' > mamba.json; moesim check mamba.json
+! ~ moesim: mamba.json: *has no reference kernel, so a program of * cannot be run in values*
+? 2
+
+# A prime number of ranks, too many of them.
+$ printf '{"model": {"config": "llama-3.1-8b", "overrides": {"num_hidden_layers": 1}}, "cluster": {"preset": "h200-sxm", "nodes": 127, "gpus_per_node": 1}, "workload": {"seq_len": 1}}' > prime.json; moesim check prime.json
+~ prime.json: the program computes what one rank computes
+~   reduced   ranks 127 to 64, FSDP degree 127 to 64*
+...
+? 0

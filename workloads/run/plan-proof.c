@@ -228,6 +228,24 @@ static gboolean run_steps(Proof *proof, int64_t n_steps, GError **error)
     return TRUE;
 }
 
+/* Operators of which nothing but their cost is known run in no interpreter of values. */
+static gboolean check_kernels(const Proof *proof, GError **error)
+{
+    for (int64_t layer = -1; layer <= proof->graphs->n_layers; layer++) {
+        const Graph *graph = graph_at(proof, layer);
+        for (int o = 0; o < graph_n_ops(graph); o++) {
+            const OpClass *class = op_class(graph_op(graph, o)->kind);
+            if (class->forward[OP_REAL_F64] == NULL && !class->views_input) {
+                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                            "%s has no reference kernel, so a program of %s cannot be run in values", class->title,
+                            proof->plan->model->name);
+                return FALSE;
+            }
+        }
+    }
+    return TRUE;
+}
+
 static TrainerSettings trainer_settings(const Plan *plan, const OptimSettings *optim)
 {
     return (TrainerSettings){.optim = plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw,
@@ -290,6 +308,9 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
     g_autofree int64_t *tokens = g_new0(int64_t, proof.n_tokens), *labels = g_new0(int64_t, proof.n_tokens);
     proof.tokens = tokens;
     proof.labels = labels;
+    if (!check_kernels(&proof, error)) {
+        return FALSE;
+    }
     fill_params(&proof);
     if (!run_steps(&proof, n_steps, error)) {
         return FALSE;

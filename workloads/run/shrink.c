@@ -5,7 +5,7 @@
 #include "workloads/lower/cache-fill.h"
 #include "workloads/lower/lower.h"
 
-enum { HIDDEN = 24, HEAD = 8, VOCAB = 50, TOKENS = 6, LAYERS_MAX = 6, WIDTH = 20 };
+enum { HIDDEN = 24, HEAD = 8, VOCAB = 50, TOKENS = 6, LAYERS_MAX = 6, WIDTH = 20, EP_MAX = 16 };
 
 static int64_t at_most(int64_t value, int64_t bound)
 {
@@ -101,7 +101,14 @@ static void shrink_ranks(Plan *plan)
     while (plan->dp_replicate * plan->dp_shard > SHRINK_RANKS_MAX && plan->dp_shard % 2 == 0) {
         plan->dp_shard /= 2;
     }
-    while (plan->ep > 1 && (plan->dp_shard % plan->ep != 0 || (sharded_experts && plan->dp_shard == plan->ep) || plan->ep > 16)) {
+    if (plan->dp_replicate * plan->dp_shard > SHRINK_RANKS_MAX) { /* an odd degree: the largest that EP divides */
+        while (plan->ep > EP_MAX) {
+            plan->ep /= 2;
+        }
+        plan->dp_shard = MAX(1, SHRINK_RANKS_MAX / plan->dp_replicate);
+        plan->dp_shard -= plan->dp_shard % MIN(plan->ep, plan->dp_shard);
+    }
+    while (plan->ep > 1 && (plan->dp_shard % plan->ep != 0 || (sharded_experts && plan->dp_shard == plan->ep) || plan->ep > EP_MAX)) {
         plan->ep /= 2;
     }
     plan->efsdp = plan->dp_shard / plan->ep;
@@ -112,16 +119,21 @@ static void shrink_ranks(Plan *plan)
 static void note_sizes(const Plan *plan, int64_t *ret_sizes)
 {
     const Model *model = plan->model;
+    int64_t n_eager = 0;
+    for (int i = 0; i < N_OPS; i++) {
+        n_eager += plan->eager[i];
+    }
     const int64_t sizes[] = {model->n_layers, plan->cluster->n_ranks, plan->dp_replicate, plan->dp_shard, plan->ep,
                              model->n_experts, model->top_k, model->hidden, model->expert_width, model->vocab, plan->seq_len,
-                             plan->micro_batch, plan->n_micro_batches, plan->seq_chunk, plan->vocab_chunk, plan->lora_rank};
+                             plan->micro_batch, plan->n_micro_batches, plan->seq_chunk, plan->vocab_chunk, plan->lora_rank,
+                             n_eager};
     memcpy(ret_sizes, sizes, sizeof sizes);
 }
 
 static const char *const size_names[] = {"layers",      "ranks",         "replicas",     "FSDP degree", "EP degree",
                                          "experts",     "active experts", "hidden width", "expert width", "vocabulary",
                                          "tokens of a sequence", "sequences of a micro-batch", "micro-batches",
-                                         "tokens of a loss chunk", "columns of a loss chunk", "LoRA rank"};
+                                         "tokens of a loss chunk", "columns of a loss chunk", "LoRA rank", "eager operator kinds"};
 enum { N_SIZES = G_N_ELEMENTS(size_names) };
 
 static void shrink_options(Plan *plan)
@@ -139,7 +151,7 @@ static void shrink_options(Plan *plan)
     plan->moe.balance = PLAN_BALANCE_NONE; /* moves no row of a step */
     plan->moe.redundant_experts = plan->moe.redundant_experts > 0 && plan->ep > 1 ? plan->ep : 0;
     plan->moe.capacity.multiple = at_most(plan->moe.capacity.multiple, 2);
-    memset(plan->eager, 0, sizeof plan->eager);
+    memset(plan->eager, 0, sizeof plan->eager); /* values have one form, and what it keeps is what the fused one does */
 }
 
 /* Bytes of everything that a cache of the plan may hold. */
