@@ -167,6 +167,24 @@ static Bin *bin_for(Shelf *shelf, int64_t bytes, gint32 guess)
     return bin;
 }
 
+/* Where a block of that address stands in a bin, or would stand. The lowest addresses come and go most. */
+static gint32 place_in(const BlockBins *bins, const Bin *bin, int64_t address)
+{
+    gint32 low = 0, high = bin->n;
+    if (high == 0 || bins->blocks[bin->blocks[high - 1]].address > address) {
+        return high;
+    }
+    while (low < high) {
+        gint32 middle = (low + high) / 2;
+        if (bins->blocks[bin->blocks[middle]].address > address) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 void block_bins_put(BlockBins *bins, int shelf_idx, gint32 idx)
 {
     Shelf *shelf = &bins->shelves[shelf_idx];
@@ -176,11 +194,10 @@ void block_bins_put(BlockBins *bins, int shelf_idx, gint32 idx)
         bin->n_max = MAX(4, 2 * bin->n_max);
         bin->blocks = g_renew(gint32, bin->blocks, bin->n_max);
     }
-    gint32 at = bin->n++;
-    for (; at > 0 && bins->blocks[bin->blocks[at - 1]].address < block->address; at--) {
-        bin->blocks[at] = bin->blocks[at - 1];
-    }
+    gint32 at = place_in(bins, bin, block->address);
+    memmove(&bin->blocks[at + 1], &bin->blocks[at], sizeof *bin->blocks * (size_t)(bin->n - at));
     bin->blocks[at] = idx;
+    bin->n++;
     block->bin = (gint32)(bin - shelf->bins);
     if (bin->n == 1) {
         set_full(shelf, bin->rank, TRUE);
@@ -190,16 +207,12 @@ void block_bins_put(BlockBins *bins, int shelf_idx, gint32 idx)
 void block_bins_take(BlockBins *bins, int shelf_idx, gint32 idx)
 {
     Shelf *shelf = &bins->shelves[shelf_idx];
-    Bin *bin = &shelf->bins[block_bins_get(bins, idx)->bin];
-    gint32 at = bin->n - 1;
-    while (bin->blocks[at] != idx) {
-        at--;
-        g_assert(at >= 0);
-    }
+    const Block *block = block_bins_get(bins, idx);
+    Bin *bin = &shelf->bins[block->bin];
+    gint32 at = place_in(bins, bin, block->address);
+    g_assert(at < bin->n && bin->blocks[at] == idx);
     bin->n--;
-    for (; at < bin->n; at++) {
-        bin->blocks[at] = bin->blocks[at + 1];
-    }
+    memmove(&bin->blocks[at], &bin->blocks[at + 1], sizeof *bin->blocks * (size_t)(bin->n - at));
     if (bin->n == 0) {
         set_full(shelf, bin->rank, FALSE);
     }

@@ -114,6 +114,7 @@ static void count_rows(Lowering *lowering)
     lowering->loads = g_new0(gint32, model->n_layers);
     int64_t moe_layer = 0;
     g_autofree int64_t *hottest = g_new0(int64_t, lowering->routing != NULL ? routing_n_tables(lowering->routing) : 1);
+    int64_t last_moe = -1;
     for (int64_t i = 0; i < model->n_layers; i++) {
         gboolean is_moe = model->layers[i].ffn == FFN_MOE;
         lowering->rows[i] =
@@ -125,7 +126,10 @@ static void count_rows(Lowering *lowering)
             lowering->loads[i] = routing_table(lowering->routing, moe_layer);
         }
         if (plan->ep > 1) {
-            lowering->exchanges[i] = lowering_price_exchange(lowering, lowering->loads[i]);
+            /* without loads all MoE layers exchange alike */
+            gboolean is_alike = lowering->routing == NULL && last_moe >= 0;
+            lowering->exchanges[i] = is_alike ? lowering->exchanges[last_moe] : lowering_price_exchange(lowering, lowering->loads[i]);
+            last_moe = i;
         }
         moe_layer++;
     }

@@ -321,7 +321,9 @@ static RankRows fullest(const RunGroups *groups, const RankRows *ranks, int64_t 
 static gboolean run_rank(const RunGroups *groups, const Routing *routing, int64_t rank, GroupMemory *memory, GError **error)
 {
     const Device *device = groups->plan->cluster->device;
-    memory->program = run_cache_lower(groups->cache, groups->plan, groups->graphs, routing, rank);
+    memory->owns_program = routing != NULL;
+    memory->program = routing != NULL ? run_cache_lower(groups->cache, groups->plan, groups->graphs, routing, rank)
+                                      : g_ptr_array_index(groups->programs, 0);
     int64_t capacity_bytes = device->usable_bytes - plan_outside_bytes(groups->plan);
     if (run_cache_ledger(groups->cache, memory->program, capacity_bytes, &memory->ledger, error)) {
         memory->mean_peak_bytes = memory->ledger.peak_bytes;
@@ -360,5 +362,8 @@ gboolean run_groups_memory(const RunGroups *groups, int64_t rank, GroupMemory *r
 
 void group_memory_clear(GroupMemory *memory)
 {
-    g_clear_pointer(&memory->program, program_free);
+    if (memory->owns_program) {
+        program_free(memory->program);
+    }
+    memory->program = NULL;
 }

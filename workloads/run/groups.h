@@ -51,7 +51,8 @@ GArray *run_groups_growth(const RunGroups *groups);
 /* Memory of ranks. */
 typedef struct GroupMemory {
     Ledger ledger;        /* of the rank that is reported */
-    Program *program;     /* its own; the ledger's place lies in it */
+    Program *program;     /* the ledger's place lies in it */
+    gboolean owns_program; /* else it is one of the groups' */
     int64_t rank;         /* in the cluster */
     int64_t mean_peak_bytes; /* over ranks at even places of the order by load */
 } GroupMemory;

@@ -159,27 +159,79 @@ gboolean ledger_walk_instr(LedgerWalk *walk, guint call, guint instr, GError **e
     return walk_instr(walk, &g_array_index(walk->segment->instrs, Instr, instr), error);
 }
 
-/* The instructions of a segment that memory is about. */
+/* An instruction that memory is about. What is more than taking and giving HBM is left to walk_instr(). */
+typedef struct MemoryItem {
+    int64_t bytes, rounded_bytes;
+    gint32 instr, idx;
+    gint8 arg;
+    guint8 kind, stream, tag;
+} MemoryItem;
+
+enum { ITEM_TAKE, ITEM_GIVE, ITEM_OTHER };
+
 typedef struct MemoryView {
     guint n;
-    gint32 instrs[];
+    MemoryItem items[];
 } MemoryView;
+
+static gboolean memory_item(const Instr *instr, guint idx, MemoryItem *ret_item)
+{
+    InstrKind kind = (InstrKind)instr->kind;
+    if (kind != INSTR_ALLOC && kind != INSTR_FREE && kind != INSTR_MOVE && kind != INSTR_MARK) {
+        return FALSE;
+    }
+    gboolean takes = kind == INSTR_ALLOC && instr->tier == TIER_HBM;
+    *ret_item = (MemoryItem){.bytes = MAX(instr->bytes, 1),
+                             .rounded_bytes = takes ? alloc_model_round(MAX(instr->bytes, 1)) : 0,
+                             .instr = (gint32)idx,
+                             .idx = instr->place.idx,
+                             .arg = (gint8)instr->place.arg,
+                             .kind = takes ? ITEM_TAKE : kind == INSTR_FREE ? ITEM_GIVE : ITEM_OTHER,
+                             .stream = instr->stream,
+                             .tag = instr->tag};
+    return TRUE;
+}
 
 static const MemoryView *memory_view(Segment *segment)
 {
     if (segment->views[VIEW_MEMORY] == NULL) {
-        MemoryView *view = g_malloc(sizeof *view + segment->instrs->len * sizeof view->instrs[0]);
+        MemoryView *view = g_malloc(sizeof *view + (segment->instrs->len + 1) * sizeof view->items[0]);
         view->n = 0;
         for (guint i = 0; i < segment->instrs->len; i++) {
-            InstrKind kind = (InstrKind)g_array_index(segment->instrs, Instr, i).kind;
-            if (kind == INSTR_ALLOC || kind == INSTR_FREE || kind == INSTR_MOVE || kind == INSTR_MARK) {
-                view->instrs[view->n++] = (gint32)i;
-            }
+            view->n += memory_item(&g_array_index(segment->instrs, Instr, i), i, &view->items[view->n]) ? 1 : 0;
         }
+        view = g_realloc(view, sizeof *view + view->n * sizeof view->items[0]);
         segment->views[VIEW_MEMORY] = view;
         segment->free_view[VIEW_MEMORY] = g_free;
     }
     return segment->views[VIEW_MEMORY];
+}
+
+/* Takes or gives, as walk_alloc() and walk_free() do; FALSE: those shall do it, or say what is wrong. */
+static inline gboolean walk_item(LedgerWalk *walk, const MemoryItem *item, const Instr *instrs, Alive *alive)
+{
+    if (item->kind == ITEM_TAKE && !alive->alive) {
+        alive->block = alloc_model_take(walk->alloc, item->stream, item->bytes);
+        alive->alive = TRUE;
+        alive->tier = TIER_HBM;
+        alive->tag = item->tag;
+        alive->rounded_bytes = item->rounded_bytes;
+        walk->n_alive++;
+        walk->rounded += item->rounded_bytes;
+        walk->ledger.rounded_peak_bytes = MAX(walk->ledger.rounded_peak_bytes, walk->rounded);
+        walk_add(walk, item->tag, alloc_model_block_bytes(walk->alloc, alive->block));
+        note_peak(walk, &instrs[item->instr]);
+        return TRUE;
+    }
+    if (item->kind == ITEM_GIVE && alive->alive && alive->tier == TIER_HBM) {
+        walk_add(walk, alive->tag, -alloc_model_block_bytes(walk->alloc, alive->block));
+        walk->rounded -= alive->rounded_bytes;
+        walk->n_alive--;
+        alloc_model_give(walk->alloc, alive->block);
+        *alive = (Alive){0};
+        return TRUE;
+    }
+    return FALSE;
 }
 
 static gboolean walk_call(LedgerWalk *walk, guint c, GError **error)
@@ -191,8 +243,11 @@ static gboolean walk_call(LedgerWalk *walk, guint c, GError **error)
     const MemoryView *view = memory_view(program_segment(walk->program, walk->call->segment));
     const Instr *instrs = (const Instr *)(const void *)walk->segment->instrs->data;
     for (guint k = 0; k < view->n; k++) {
-        walk->instr_idx = (guint)view->instrs[k];
-        if (!walk_instr(walk, &instrs[view->instrs[k]], error)) {
+        const MemoryItem *item = &view->items[k];
+        gint32 first = item->arg == ARG_FRAME ? walk->call->frame : walk->call->args[item->arg];
+        walk->instr_idx = (guint)item->instr;
+        gboolean done = item->kind != ITEM_OTHER && walk_item(walk, item, instrs, &walk->alive[first + item->idx]);
+        if (!done && !walk_instr(walk, &instrs[item->instr], error)) {
             return FALSE;
         }
     }
