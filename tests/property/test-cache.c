@@ -9,6 +9,7 @@
 #include "models/ops/cross-entropy.h"
 #include "workloads/lower/cache-choice.h"
 #include "workloads/lower/lower.h"
+#include "workloads/run/plan-proof.h"
 #include "workloads/run/run.h"
 #include "workloads/run/shrink.h"
 #include "workloads/run/virtual-ranks.h"
@@ -283,6 +284,27 @@ static void test_same_bits(void **state)
     }
 }
 
+/* Groups of experts that draw their own loads decide alike: else those that share parameters would gather differently. */
+static void test_groups_agree(void **state)
+{
+    static const char *const policies[] = {"lru", "cost_benefit", "belady", "choice"};
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(policies); i++) {
+        g_autofree char *memory = g_strdup_printf("memory.recompute=selective memory.cache.hbm_bytes=20MiB memory.cache.ddr_bytes=40MiB "
+                                                  "memory.cache.policy=%s",
+                                                  policies[i]);
+        GError *error = NULL;
+        PlanProof proof;
+        ShrinkReport report;
+        g_autoptr(Plan) plan = plan_of(memory, "model.config=qwen3-30b-a3b model.overrides.num_hidden_layers=3 cluster.preset=h200-sxm "
+                                               "cluster.gpus_per_node=4 parallel.ep=2 workload.seq_len=512");
+        shrink_plan(plan, &report);
+        plan_proof_run(plan, 1, 1, NULL, &proof, &error);
+        check_no_error(error);
+        plan_proof_clear(&proof);
+    }
+}
+
 /* ---- time ---- */
 
 static Result *result_of(const char *memory, const char *rest)
@@ -341,7 +363,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiers),     cmocka_unit_test(test_policies), cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_k3_gain),  cmocka_unit_test(test_monotone),
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_groups_agree), cmocka_unit_test(test_k3_gain),
+        cmocka_unit_test(test_monotone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -372,7 +372,7 @@ static Program *lower(LowerCache *cache, const Plan *plan, const ModelGraph *gra
     lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = cache != NULL ? lower_cache_prices(cache, plan) : price_list_new()};
     lowering.segments = segment_table_new();
     lowering.scope = cache != NULL && routing == NULL ? lower_cache_scope(cache, plan) : -1; /* loads have no name of their own */
-    lowering.retention = retention_plan_new(plan, graphs, routing);
+    lowering.retention = retention_plan_new(plan, graphs);
     lowering.retention_numbers = g_array_new(FALSE, TRUE, sizeof(gint32));
     lowering_start(&lowering, frames, &state.head_frame, &state.embedding_frame);
     if (plan->seq_chunk > 0) {

@@ -337,7 +337,7 @@ static void fill_static(RetentionPlan *plan, const Plan *of, const ModelGraph *g
     }
 }
 
-RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs, const Routing *routing)
+RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs)
 {
     RetentionPlan *tables = g_new0(RetentionPlan, 1);
     tables->n_layers = graphs->n_layers;
@@ -347,9 +347,9 @@ RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs, co
     tables->events = g_array_new(FALSE, TRUE, sizeof(SwapEvent));
     g_array_set_clear_func(tables->events, event_clear);
     if (plan->has_cache) {
-        cache_fill(tables, plan, graphs, routing);
+        cache_fill(tables, plan, graphs, NULL);
     } else {
-        fill_static(tables, plan, graphs, routing);
+        fill_static(tables, plan, graphs, NULL);
     }
     retention_plan_sort(tables);
     return tables;

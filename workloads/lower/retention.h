@@ -87,8 +87,11 @@ typedef struct RetentionPlan {
     CacheCounts counts;
 } RetentionPlan;
 
-/* The tables of a plan; routing NULL: even. */
-RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs, const Routing *routing);
+/*
+ * The tables of a plan. Every expert-parallel group draws its own loads, and all must decide alike, because groups that share
+ * experts gather together: sizes here are those of even loads.
+ */
+RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs);
 void retention_plan_free(RetentionPlan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RetentionPlan, retention_plan_free)
 

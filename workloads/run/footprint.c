@@ -470,7 +470,7 @@ gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, const Rou
     foot.explicit_prefetch = plan->prefetch == PLAN_PREFETCH_EXPLICIT;
     count_groups(&foot);
     count_rows(&foot, routing, ep_rank);
-    foot.retention = retention_plan_new(plan, graphs, routing);
+    foot.retention = retention_plan_new(plan, graphs);
     if (plan->seq_chunk > 0) {
         find_cut(&foot);
     }

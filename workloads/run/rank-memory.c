@@ -266,7 +266,8 @@ gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype d
         return FALSE;
     }
     int tag = rank_tag(at, buffer);
-    if (tag != RANK_ANY_TAG && tag != buffer->tag) {
+    gboolean is_cached = buffer->tag == MEM_CACHE && at->rank->world->plan->has_cache; /* whatever it is the result of */
+    if (tag != RANK_ANY_TAG && tag != buffer->tag && !is_cached) {
         g_autofree char *what = g_strdup_printf("is counted as %s, what is written are %s", result_mem_tag_name((MemTag)buffer->tag),
                                                 result_mem_tag_name((MemTag)tag));
         tensor_free(value);

@@ -27,9 +27,9 @@ static int by_benefit(gconstpointer a, gconstpointer b)
 }
 
 /* Operators of every kind of layer, the most seconds per byte first. */
-static void fill_kept(const Plan *plan, const ModelGraph *graphs, const Routing *routing, const RetentionPlan *retention, GPtrArray *kept)
+static void fill_kept(const Plan *plan, const ModelGraph *graphs, const RetentionPlan *retention, GPtrArray *kept)
 {
-    g_autoptr(GArray) items = cache_items(plan, graphs, routing);
+    g_autoptr(GArray) items = cache_items(plan, graphs, NULL);
     for (guint k = 0; k < items->len; k++) {
         const CacheItem *item = &g_array_index(items, CacheItem, k);
         const Graph *graph = model_graph_layer(graphs, item->layer);
@@ -110,10 +110,10 @@ void tiers_fill(const Plan *plan, const ModelGraph *graphs, const Routing *routi
     tiers->host_peak_bytes = host;
     tiers->host_capacity_bytes = link.bytes;
     if (plan->has_cache) {
-        g_autoptr(RetentionPlan) retention = retention_plan_new(plan, graphs, routing);
+        g_autoptr(RetentionPlan) retention = retention_plan_new(plan, graphs);
         tiers->policy = g_strdup(plan->cache_policy == CACHE_CHOICE ? "choice" : cache_policy((CachePolicyKind)plan->cache_policy)->id);
         fill_counts(&retention->counts, tiers);
-        fill_kept(plan, graphs, routing, retention, tiers->kept);
+        fill_kept(plan, graphs, retention, tiers->kept);
     }
     if (link.bytes > 0 && host > link.bytes) {
         g_autofree char *needed = quantity_format_bytes(host), *there = quantity_format_bytes(link.bytes);
