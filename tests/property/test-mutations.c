@@ -2,8 +2,8 @@
  * Programs with one fault: every one must be noticed.
  *
  * A fault is a way to break an instruction at one place. Places are taken by class: what an instruction does (kind, action,
- * collective, token), on which stream and in which kind of segment. Of every class one place is tried, on several plans; of large
- * plans a share of the classes. Arguments: "all" or how many places of a class, then one plan alone and in full.
+ * collective, token), on which stream and in which kind of segment. Of every class one place is tried, on the small plans; on
+ * the large ones only when asked for. Arguments: "all" or how many places of a class, then one plan alone and in full.
  *
  * What orders streams is held to less: a RECORD or WAIT may order what others order already in one plan, as framework code waits
  * out of caution. In some plan the fault must be noticed.
@@ -275,28 +275,33 @@ static void apply(void *self, Program *program)
 
 static const struct {
     const char *json;
-    guint stride;
+    guint stride; /* 0: only when asked for */
 } plans[] = {
     /* experts over ranks and replicas, everything recomputed, loss in chunks of tokens, two micro-batches */
     {"{\"model\": {\"config\": \"qwen3-30b-a3b\", \"overrides\": {\"num_hidden_layers\": 2}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 8}, \"parallel\": {\"dp_replicate\": 2, \"ep\": 2}, \"workload\": {\"seq_len\": 5, \"global_batch\": 16}, "
     "\"memory\": {\"recompute\": \"full\"}, \"loss\": {\"seq_chunk\": 2}}",
-     12},
+     0},
     /* nothing recomputed, everything stays gathered, explicit prefetch */
     {"{\"model\": {\"config\": \"deepseek-v3\", \"overrides\": {\"num_hidden_layers\": 4}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 4}, \"parallel\": {\"ep\": 2, \"fsdp\": {\"reshard_after_forward\": false, \"prefetch\": \"explicit\"}}, "
     "\"workload\": {\"seq_len\": 5}, \"precision\": {\"parameters\": \"bf16\"}}",
-     12},
+     0},
     /* adapters, attention residuals, linear attention, kept exchanges */
     {"{\"model\": \"kimi-k3\", \"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": 4}, \"parallel\": {\"ep\": 4, \"fsdp\": "
     "{\"prefetch\": \"explicit\"}}, \"workload\": {\"mode\": \"lora\", \"lora\": {\"targets\": [\"attention\", \"experts\"]}, "
     "\"seq_len\": 5}, \"memory\": {\"recompute\": \"selective\", \"keep\": [\"attention\", \"all_to_all\"]}, \"loss\": "
     "{\"vocab_chunk\": 20}}",
-     20},
+     0},
     /* a dense model, several micro-batches */
     {"{\"model\": {\"config\": \"llama-3.1-8b\", \"overrides\": {\"num_hidden_layers\": 2}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 2}, \"workload\": {\"seq_len\": 5, \"global_batch\": 6}}",
      1},
+    /* the smallest with experts over ranks, replicas, recomputation and loss chunks */
+    {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+    "\"gpus_per_node\": 4}, \"parallel\": {\"dp_replicate\": 2, \"ep\": 2}, \"workload\": {\"seq_len\": 2}, \"memory\": "
+    "{\"recompute\": \"full\"}, \"loss\": {\"seq_chunk\": 1}}",
+     0},
     /* one rank */
     {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 1}, \"workload\": {\"seq_len\": 5, \"global_batch\": 2}, \"precision\": {\"reduce\": \"bf16\"}}",
@@ -455,7 +460,7 @@ static void test_faults(void **state)
     Tally tally = {.orders = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL)};
     (void)state;
     for (size_t i = 0; i < G_N_ELEMENTS(plans); i++) {
-        if (only == G_MAXSIZE || only == i) {
+        if (only == i || (only == G_MAXSIZE && plans[i].stride > 0)) {
             try_plan(plans[i].json, only == i ? 1 : plans[i].stride, &tally);
         }
     }
