@@ -23,6 +23,29 @@ RowFormat row_format_of(const char *path)
     return g_str_has_suffix(path, ".jsonl") || g_str_has_suffix(path, ".ndjson") ? ROW_JSONL : ROW_CSV;
 }
 
+/* Length of the first whole row of the text, 0 when there is none. */
+static gsize row_length(RowFormat format, const char *text, gsize length)
+{
+    gboolean quoted = FALSE;
+    for (gsize i = 0; i < length; i++) {
+        quoted ^= format == ROW_CSV && text[i] == '"'; /* a doubled quote switches twice */
+        if (text[i] == '\n' && !quoted) {
+            return i + 1;
+        }
+    }
+    return 0;
+}
+
+/* Length of all whole rows of the text. What ends a row of CSV outside quotes ends one of JSON lines too. */
+static gsize whole_rows(const char *text, gsize length)
+{
+    gsize whole = 0, next;
+    while ((next = row_length(ROW_CSV, text + whole, length - whole)) > 0) {
+        whole += next;
+    }
+    return whole;
+}
+
 /* ---- writing ---- */
 
 static gboolean fail(GError **error, const char *name, const char *what, int number)
@@ -78,6 +101,7 @@ gboolean row_writer_append(RowWriter *writer, const char *rows, size_t length, G
         }
         if (n < 0) {
             int number = errno;
+            writer->end += (off_t)whole_rows(rows, done);
             if (writer->is_regular && ftruncate(writer->fd, writer->end) != 0) {
                 number = errno;
             }
@@ -170,19 +194,6 @@ static gboolean read_more(RowReader *reader, GError **error)
     g_string_set_size(reader->buffer, before + (gsize)MAX(n, 0));
     reader->at_end = n == 0;
     return n >= 0 ? TRUE : fail(error, reader->name, "cannot read", errno);
-}
-
-/* Length of the first whole row of the text, 0 when there is none. */
-static gsize row_length(RowFormat format, const char *text, gsize length)
-{
-    gboolean quoted = FALSE;
-    for (gsize i = 0; i < length; i++) {
-        quoted ^= format == ROW_CSV && text[i] == '"'; /* a doubled quote switches twice */
-        if (text[i] == '\n' && !quoted) {
-            return i + 1;
-        }
-    }
-    return 0;
 }
 
 gboolean row_reader_next(RowReader *reader, const char **ret_row, size_t *ret_length, GError **error)

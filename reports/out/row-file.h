@@ -27,7 +27,7 @@ typedef struct RowWriter RowWriter;
  */
 RowWriter *row_writer_open(const char *path, int64_t keep_bytes, GError **error);
 
-/* Appends whole rows. FALSE: the file holds the rows written before. */
+/* Appends whole rows. FALSE: the file holds the rows written before, and those of these that went in whole. */
 gboolean row_writer_append(RowWriter *writer, const char *rows, size_t length, GError **error);
 
 /* Whether the file can be cut and gone on with. */

