@@ -6,7 +6,7 @@
 struct Session {
     PlanCache *plans;
     RunCache *runs;
-    int64_t n_bounds;
+    int64_t n_uses;
 };
 
 Session *session_new(void)
@@ -34,8 +34,8 @@ Plan *session_plan(Session *session, json_t *value, const char *name, const char
 /* Plans of many layouts share little: what they leave behind is thrown away now and then, so that memory stays flat. */
 static void forget(Session *session)
 {
-    enum { BOUNDS = 128 };
-    if (++session->n_bounds % BOUNDS == 0) {
+    enum { USES = 128 };
+    if (++session->n_uses % USES == 0) {
         run_cache_free(session->runs);
         session->runs = run_cache_new();
     }
@@ -82,5 +82,6 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, dou
 
 Result *session_run(Session *session, const Plan *plan, GError **error)
 {
+    forget(session);
     return run_plan_cached(session->runs, plan, NULL, error);
 }
