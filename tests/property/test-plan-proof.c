@@ -50,6 +50,59 @@ static void test_presets(void **state)
     }
 }
 
+/* Drawn plans that once failed, made small: each holds a mechanism that no preset has. */
+typedef struct Small {
+    const char *name;
+    const char *json;
+} Small;
+
+#define ONE_LAYER(gpus, config, more) \
+    "{\"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": " gpus "}, " \
+    "\"model\": {\"config\": \"" config "\", \"overrides\": {\"num_hidden_layers\": 1"  more
+
+static const Small smalls[] = {
+    {"a slice of three experts as large as one", ONE_LAYER("4", "mixtral-8x7b", ", \"n_routed_experts\": 3}}, ")
+     "\"workload\": {\"mode\": \"lora\", \"lora\": {\"targets\": [\"experts\"]}, \"seq_len\": 1}, \"optimizer\": {\"kind\": \"muon\"}}"},
+    {"a slice of six experts as large as one", ONE_LAYER("7", "mixtral-8x7b", ", \"n_routed_experts\": 6}}, ")
+     "\"workload\": {\"seq_len\": 1}, \"optimizer\": {\"kind\": \"muon\"}}"},
+    {"whole gradients of adapters joined", ONE_LAYER("1", "llama-3.1-8b", "}}, ")
+     "\"parallel\": {\"sharding\": \"none\", \"gradient_buffers\": false}, "
+     "\"workload\": {\"mode\": \"lora\", \"seq_len\": 1, \"global_batch\": 2}}"},
+    {"whole gradients joined", ONE_LAYER("1", "llama-3.1-8b", "}}, ")
+     "\"parallel\": {\"sharding\": \"none\", \"gradient_buffers\": false}, "
+     "\"precision\": {\"parameters\": \"bf16\"}, \"workload\": {\"seq_len\": 1, \"global_batch\": 3}}"},
+};
+
+static void test_small(void **state)
+{
+    const Small *small = *state;
+    GError *error = NULL;
+    g_autoptr(Plan) plan = load_reduced(small->json, small->name, &error);
+    check_no_error(error);
+    prove(plan, 2, NULL, &error);
+    check_no_error(error);
+}
+
+/* Muon's stacks of experts over every number of shards about the number of experts. */
+static void test_expert_shards(void **state)
+{
+    (void)state;
+    for (int experts = 2; experts <= 6; experts++) {
+        for (int gpus = 1; gpus <= 8; gpus++) {
+            GError *error = NULL;
+            g_autofree char *json = g_strdup_printf(
+                "{\"cluster\": {\"preset\": \"h200-sxm\", \"nodes\": 1, \"gpus_per_node\": %d}, \"model\": {\"config\": \"mixtral-8x7b\", "
+                "\"overrides\": {\"n_routed_experts\": %d, \"num_hidden_layers\": 1}}, \"workload\": {\"seq_len\": 1}, "
+                "\"optimizer\": {\"kind\": \"muon\"}}", gpus, experts);
+            g_autoptr(Plan) plan = load_reduced(json, "plan", &error);
+            check_no_error(error);
+            prove(plan, 1, NULL, &error);
+            g_prefix_error(&error, "%d experts over %d shards: ", experts, gpus);
+            check_no_error(error);
+        }
+    }
+}
+
 /* What a fault does to the first instruction, or call, that it fits. */
 typedef struct Fault {
     const char *name;
@@ -173,12 +226,16 @@ static void test_fault(void **state)
 
 int main(void)
 {
-    enum { N_FAULTS = G_N_ELEMENTS(faults) };
-    struct CMUnitTest tests[N_FAULTS + 1] = {{0}};
+    enum { N_FAULTS = G_N_ELEMENTS(faults), N_SMALLS = G_N_ELEMENTS(smalls) };
+    struct CMUnitTest tests[N_FAULTS + N_SMALLS + 2] = {{0}};
     size_t n = 0;
     for (size_t i = 0; i < N_FAULTS; i++) {
         tests[n++] = (struct CMUnitTest){faults[i].name, test_fault, NULL, NULL, (void *)(guintptr)&faults[i]};
     }
+    for (size_t i = 0; i < N_SMALLS; i++) {
+        tests[n++] = (struct CMUnitTest){smalls[i].name, test_small, NULL, NULL, (void *)(guintptr)&smalls[i]};
+    }
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_expert_shards);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_presets);
     return _cmocka_run_group_tests("plan proof", tests, n, NULL, NULL);
 }

@@ -35,13 +35,17 @@ int64_t fsdp_local_numel(const Plan *plan, const GraphParam *param)
     return param->split == PARAM_EXPERT ? numel / plan->ep : numel;
 }
 
+gboolean fsdp_cuts_experts(const Plan *plan, const GraphParam *param)
+{
+    return param->split == PARAM_EXPERT && param->n_dims > 1 && shards_of(plan, param) > param->dims[0] / plan->ep;
+}
+
 int64_t fsdp_shard_numel(const Plan *plan, const GraphParam *param)
 {
     int64_t n_shards = shards_of(plan, param);
     int64_t local = fsdp_local_numel(plan, param);
     int64_t rows = param->split == PARAM_EXPERT ? param->dims[0] / plan->ep : param->dims[0];
-    if (param->split == PARAM_EXPERT && n_shards > rows && param->n_dims > 1) {
-        /* more shards than experts: torchtitan splits the next dimension instead */
+    if (fsdp_cuts_experts(plan, param)) {
         int64_t inner = quantity_div_up(param->dims[1], n_shards);
         return local / param->dims[1] * inner;
     }

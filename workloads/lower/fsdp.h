@@ -74,6 +74,10 @@ void fsdp_group_price(FsdpGroup *group, const Plan *plan);
 /* Whether a gradient of it comes: it trains, and an operator reads it. */
 gboolean fsdp_has_grad(const GraphParam *param);
 
+/* Whether shards cut every expert along its rows, as torchtitan has it where there are more shards than experts of a rank.
+ * Whoever asks how a stack of experts lies asks here: bytes do not tell, for a slice of each may be as large as one expert. */
+gboolean fsdp_cuts_experts(const Plan *plan, const GraphParam *param);
+
 /* Whole elements of a parameter on this rank (after EP), and elements of its shard on the fullest rank. */
 int64_t fsdp_local_numel(const Plan *plan, const GraphParam *param);
 int64_t fsdp_shard_numel(const Plan *plan, const GraphParam *param);

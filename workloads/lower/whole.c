@@ -42,7 +42,7 @@ static gboolean shards_cut(const Plan *plan, const FsdpGroup *group, const Graph
         return FALSE;
     }
     if (stack) {
-        return fsdp_shard_numel(plan, param) != *ret_local * param->dims[1] * param->dims[2];
+        return fsdp_cuts_experts(plan, param);
     }
     int64_t rows = quantity_div_up(param->dims[0], group->n_shards), head = param->dims[0] / heads;
     *ret_local = rows / head;

@@ -18,7 +18,7 @@ ShardShape shard_shape(const Plan *plan, const GraphParam *param)
     int64_t n_shards = plan_n_shards(plan, param->split == PARAM_EXPERT);
     int64_t local = graph_param_numel(param) / ep, rows = param->dims[0] / ep;
     ShardShape shape = {.outer = 1, .split = rows, .inner = local / rows};
-    if (param->split == PARAM_EXPERT && n_shards > rows && param->n_dims > 1) {
+    if (fsdp_cuts_experts(plan, param)) {
         shape = (ShardShape){.outer = rows, .split = param->dims[1], .inner = local / rows / param->dims[1]};
     }
     shape.chunk = quantity_div_up(shape.split, n_shards);

@@ -28,7 +28,8 @@ static int site_tag(const ProgramSite *site, gint32 idx)
     if (site->group->resident) {
         return RANK_ANY_TAG;
     }
-    return idx == FSDP_FLAT || idx == FSDP_CAST || idx >= FSDP_PARAMS ? MEM_UNSHARDED : MEM_GRADIENTS;
+    gboolean is_param = idx >= FSDP_PARAMS && idx < FSDP_PARAMS + (gint32)site->group->params->len; /* behind them: whole gradients */
+    return idx == FSDP_FLAT || idx == FSDP_CAST || is_param ? MEM_UNSHARDED : MEM_GRADIENTS;
 }
 
 int rank_tag(const RankAt *at, const RankBuffer *buffer)
