@@ -68,6 +68,12 @@ static const Small smalls[] = {
     {"whole gradients of adapters joined", ONE_LAYER("1", "llama-3.1-8b", "}}, ")
      "\"parallel\": {\"sharding\": \"none\", \"gradient_buffers\": false}, "
      "\"workload\": {\"mode\": \"lora\", \"seq_len\": 1, \"global_batch\": 2}}"},
+    {"padded rows sent again, their counts kept",
+     "{\"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": 4}, \"model\": {\"config\": \"kimi-linear-48b-a3b\", "
+     "\"overrides\": {\"num_hidden_layers\": 4, \"num_experts_per_tok\": 2}}, \"parallel\": {\"ep\": 2}, "
+     "\"workload\": {\"mode\": \"lora\", \"lora\": {\"targets\": [\"shared\"]}, \"seq_len\": 1}, "
+     "\"moe\": {\"capacity_factor\": 1, \"pad_to_capacity\": true}, "
+     "\"memory\": {\"recompute\": \"selective\", \"cache\": {\"ddr_bytes\": 49919, \"policy\": \"cost_benefit\"}}}"},
     {"whole gradients joined", ONE_LAYER("1", "llama-3.1-8b", "}}, ")
      "\"parallel\": {\"sharding\": \"none\", \"gradient_buffers\": false}, "
      "\"precision\": {\"parameters\": \"bf16\"}, \"workload\": {\"seq_len\": 1, \"global_batch\": 3}}"},

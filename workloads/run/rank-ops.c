@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "models/execute.h"
+#include "models/ops/dispatch.h"
 #include "models/ops/token-dispatch.h"
 #include "models/moe-tables.h"
 #include "sim/base/error.h"
@@ -259,7 +260,8 @@ static gboolean forward(OpAt *o, GError **error)
         return FALSE;
     }
     note_routing(o);
-    if (o->op->kind == OP_dispatch || (o->op->kind == OP_token_dispatch && !token_dispatch_follows(o->op))) {
+    gboolean counts_stay = o->op->kind == OP_dispatch && dispatch_is_padded(o->op); /* also where their operator does not run again */
+    if ((o->op->kind == OP_dispatch && !counts_stay) || (o->op->kind == OP_token_dispatch && !token_dispatch_follows(o->op))) {
         at->rank->routing[at->call->layer].has_counts = FALSE;
     }
     for (int i = 0; i < o->op->n_outputs; i++) {

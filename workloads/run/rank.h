@@ -54,7 +54,7 @@ typedef struct RankRouting {
     Tensor *sent;         /* rows to each expert */
     Tensor *arrived;      /* rows by (source, local expert) */
     int64_t *loads;       /* rows to each expert, summed over the step */
-    gboolean has_counts;  /* exchanged since the last dispatch */
+    gboolean has_counts;  /* exchanged since the last dispatch, or fixed */
     Clock counted;        /* when the counts were there */
 } RankRouting;
 
