@@ -53,6 +53,7 @@ typedef struct Writing {
     GString *pending; /* whole rows that are not in the file yet */
     gint64 flushed_us, started_us, shown_us;
     int64_t n_jobs, n_done, n_before; /* jobs: all, consumed, those of an earlier run */
+    gboolean any_valid;               /* on standard output, where no report can read the rows again */
     GError *error;
 } Writing;
 
@@ -89,6 +90,14 @@ static gboolean stop(void *data)
     return command_interrupted(NULL);
 }
 
+static gboolean is_valid_row(const SweepLayout *layout, const char *row)
+{
+    g_autoptr(GPtrArray) cells = row_cells(sweep_layout_format(layout), row, strlen(row));
+    int status = sweep_layout_find(layout, "status");
+    g_assert(status >= 0 && status < (int)cells->len);
+    return strcmp(g_ptr_array_index(cells, (guint)status), sweep_status_name(SWEEP_INVALID)) != 0;
+}
+
 static gboolean consume(int64_t job, void *result, void *data)
 {
     Writing *writing = data;
@@ -96,6 +105,7 @@ static gboolean consume(int64_t job, void *result, void *data)
     (void)job;
     if (row != NULL) {
         g_string_append(writing->pending, row);
+        writing->any_valid = writing->any_valid || writing->run->path != NULL || is_valid_row(writing->run->layout, row);
     }
     writing->n_done++;
     return writing->pending->len < FLUSH_BYTES || flush(writing);
@@ -147,7 +157,15 @@ static gboolean run_into(const SweepRun *run, SweepResume *resume, GError **erro
         }
         return FALSE;
     }
-    return !interrupted(&writing, error) && row_writer_close(g_steal_pointer(&writer), error);
+    if (interrupted(&writing, error) || !row_writer_close(g_steal_pointer(&writer), error)) {
+        return FALSE;
+    }
+    if (run->path == NULL && run->shard.n == 1 && !writing.any_valid) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: no row is valid%s", run->sweep->name,
+                    writing.n_jobs > 0 ? "; their column reason says why, or a constraint leaves them out" : "");
+        return FALSE;
+    }
+    return TRUE;
 }
 
 gboolean sweep_run(const SweepRun *run, GError **error)

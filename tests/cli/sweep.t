@@ -207,6 +207,10 @@ $ echo '{"base": "plan.json", "grid": {"parallel.ep": [3, 5]}}' > x.json; moesim
 3
 ? 0
 
+$ moesim sweep x.json > rows.csv
+! ~ moesim: x.json: no row is valid; *
+? 2
+
 $ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "constraints": ["ranks > 8"]}' > x.json; moesim sweep x.json -o x.csv
 ! moesim: x.json: the constraints leave out all 1 combinations
 ? 2

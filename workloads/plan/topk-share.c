@@ -134,7 +134,7 @@ static void threshold_range(const double *tail, const double *shift, int64_t n, 
     double x = 14;
     double expected = 0;
     *ret_high = 14;
-    while (x > tail_first - 10 && expected < most) {
+    while (x > tail_first - 10 + shift[n - 1] && expected < most) { /* shifts fall */
         expected = 0;
         for (int64_t r = 0; r < n && expected < most; r++) {
             expected += tail_at(tail, x - shift[r]);
@@ -152,7 +152,8 @@ static void threshold_range(const double *tail, const double *shift, int64_t n, 
 
 void topk_share_zipf(int64_t n, int64_t k, double exponent, double *ret_share)
 {
-    enum { N_POINTS = 80 };
+    enum { POINTS_LEAST = 80, POINTS_MOST = 4000 };
+    const double step_most = 0.35; /* a third of the noise's width */
     double tail[N_TAIL];
     double low;
     double high;
@@ -170,8 +171,9 @@ void topk_share_zipf(int64_t n, int64_t k, double exponent, double *ret_share)
         below_last[r] = 1;
     }
     threshold_range(tail, shift, n, k, &low, &high);
-    for (int i = 0; i <= N_POINTS && k < n; i++) {
-        double x = high - (high - low) * i / N_POINTS;
+    int n_points = (int)CLAMP(ceil((high - low) / step_most), POINTS_LEAST, POINTS_MOST);
+    for (int i = 0; i <= n_points && k < n; i++) {
+        double x = high - (high - low) * i / n_points;
         for (int64_t r = 0; r < n; r++) {
             above[r] = tail_at(tail, x - shift[r]);
         }
