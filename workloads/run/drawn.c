@@ -27,10 +27,13 @@ static gboolean fails(void *self, json_t *object)
     PlanProof proof;
     GError *error = NULL;
     g_autoptr(Plan) plan = plan_from_json(object, "plan", NULL, NULL);
-    if (plan == NULL || drawn_prove(object, fault->n_steps, fault->mutation, &proof, NULL, &error)) {
+    gboolean holds = plan == NULL || drawn_prove(object, fault->n_steps, fault->mutation, &proof, NULL, &error);
+    if (plan != NULL) {
+        plan_proof_clear(&proof);
+    }
+    if (holds) {
         return FALSE;
     }
-    plan_proof_clear(&proof);
     g_free(fault->message);
     fault->message = g_strdup(error->message);
     g_error_free(error);
