@@ -84,22 +84,13 @@ static void moe_losses(Graph *graph, const Model *model, const BlockOptions *opt
 
 static RouterTensors moe_route(Graph *graph, const Model *model, const BlockOptions *options, int x)
 {
-    RouterAttr attr = {.experts = model->n_experts,
-                       .top_k = model->top_k,
-                       .score = model->router_score,
-                       .renorm = model->router_renorm,
-                       .scaling = model->router_scaling,
-                       .groups = model->router_groups,
-                       .topk_groups = model->router_topk_groups,
-                       .group_score = model->router_group_max ? ROUTER_GROUP_MAX : ROUTER_GROUP_SUM2,
-                       .bias_buffer = model->router_bias_buffer,
-                       .linear_bias = model->router_linear_bias,
-                       .capacity = options->capacity,
-                       .capacity_scope = options->capacity_scope,
-                       .adaptive = options->capacity_adaptive,
-                       .padded = options->pad_experts,
-                       .drop = options->drop,
-                       .emit_logits = options->aux_loss > 0 || options->z_loss > 0};
+    RouterAttr attr = router_of_model(model);
+    attr.capacity = options->capacity;
+    attr.capacity_scope = options->capacity_scope;
+    attr.adaptive = options->capacity_adaptive;
+    attr.padded = options->pad_experts;
+    attr.drop = options->drop;
+    attr.emit_logits = options->aux_loss > 0 || options->z_loss > 0;
     RouterTensors router = router_add(graph, "block_sparse_moe.gate", x, &attr);
     moe_losses(graph, model, options, &router);
     return router;

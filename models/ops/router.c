@@ -130,6 +130,20 @@ gboolean REAL_NAME(router_backward)(const OpRun *run, GError **error)
 }
 
 #if REAL_HAS_CLASS
+RouterAttr router_of_model(const Model *model)
+{
+    return (RouterAttr){.experts = model->n_experts,
+                        .top_k = model->top_k,
+                        .score = model->router_score,
+                        .renorm = model->router_renorm,
+                        .scaling = model->router_scaling,
+                        .groups = model->router_groups,
+                        .topk_groups = model->router_topk_groups,
+                        .group_score = model->router_group_max ? ROUTER_GROUP_MAX : ROUTER_GROUP_SUM2,
+                        .bias_buffer = model->router_bias_buffer,
+                        .linear_bias = model->router_linear_bias};
+}
+
 RouterTensors router_add(Graph *graph, const char *name, int x, const RouterAttr *attr)
 {
     int64_t hidden = graph_tensor(graph, x)->width;

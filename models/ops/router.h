@@ -51,6 +51,9 @@ typedef struct RouterTensors {
     int logits;  /* [TOKENS, E] fp32, or -1 */
 } RouterTensors;
 
+/* The router of a model's MoE layers, dropless. */
+RouterAttr router_of_model(const Model *model);
+
 /*
  * Adds a router over x [TOKENS, h]. Parameters "<name>.weight" [E, h], then as the attributes ask
  * "<name>.e_score_correction_bias" [E] (a buffer, fp32) and "<name>.bias" [E].

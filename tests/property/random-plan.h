@@ -7,26 +7,8 @@
 
 #include "sim/base/json-read.h"
 #include "sim/base/rng.h"
-#include "workloads/cases.h"
+#include "tests/property/plan-words.h"
 #include "workloads/plan/plan.h"
-
-/* Fields of a plan as "path=value" words; a value is what a cell of a case table may hold. */
-static inline Plan *plan_of_words(const char *fields, GError **error)
-{
-    g_autoptr(json_t) value = json_object();
-    g_auto(GStrv) words = g_strsplit(fields, " ", -1);
-    for (char **word = words; *word != NULL; word++) {
-        char *equals = strchr(*word, '=');
-        if (equals == NULL) {
-            continue;
-        }
-        *equals = '\0';
-        json_t *cell = cases_cell_value(*word, equals + 1, error);
-        assert_non_null(cell);
-        assert_true(cases_set(value, *word, cell, error));
-    }
-    return plan_from_json(value, "plan", NULL, error);
-}
 
 static const char *const random_models[] = {
     "model.config=llama-3.1-8b model.overrides.hidden_size=256 model.overrides.intermediate_size=704 model.overrides.vocab_size=2003 "

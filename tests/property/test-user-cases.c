@@ -7,40 +7,15 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json-read.h"
-#include "workloads/cases.h"
+#include "tests/property/plan-words.h"
 #include "workloads/run/advice.h"
 #include "workloads/run/run.h"
-
-/* Fields of a plan as "path=value" words; a value is what a cell of a case table may hold. */
-static json_t *make_value(const char *fields)
-{
-    g_autoptr(GError) error = NULL;
-    g_autoptr(json_t) value = json_object();
-    g_auto(GStrv) words = g_strsplit(fields, " ", -1);
-    for (char **word = words; *word != NULL; word++) {
-        char *equals = strchr(*word, '=');
-        if (equals == NULL) {
-            continue;
-        }
-        *equals = '\0';
-        json_t *cell = cases_cell_value(*word, equals + 1, &error);
-        check_no_error(error);
-        assert_true(cases_set(value, *word, cell, &error));
-    }
-    return g_steal_pointer(&value);
-}
-
-static Plan *make_plan(const char *fields, GError **error)
-{
-    g_autoptr(json_t) value = make_value(fields);
-    return plan_from_json(value, "plan", NULL, error);
-}
 
 static Result *predict(const char *common, const char *fields)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *all = g_strdup_printf("%s %s", common, fields);
-    g_autoptr(Plan) plan = make_plan(all, &error);
+    g_autoptr(Plan) plan = plan_of_words(all, &error);
     check_no_error(error);
     Result *result = run_plan(plan, NULL, &error);
     check_no_error(error);
@@ -211,7 +186,7 @@ static void test_utilisation(void **state)
 {
     (void)state;
     g_autoptr(GError) error = NULL;
-    g_autoptr(Plan) plan = make_plan(dense, &error);
+    g_autoptr(Plan) plan = plan_of_words(dense, &error);
     check_no_error(error);
     g_autoptr(Result) result = run_plan(plan, NULL, &error);
     check_no_error(error);
@@ -279,7 +254,7 @@ static void test_infeasible(void **state)
          "cluster.nodes=16 loss.seq_chunk=1024 memory.recompute=full"},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autoptr(json_t) value = make_value(cases[i].fields);
+        g_autoptr(json_t) value = value_of_words(cases[i].fields);
         g_autoptr(Result) result = predict(cases[i].fields, "");
         assert_false(result->fits);
         assert_true(result->peak_memory_bytes > result->capacity_bytes);
@@ -293,7 +268,7 @@ static void test_infeasible(void **state)
         assert_true(changed->fits);
     }
     /* What fits gets no advice. */
-    g_autoptr(json_t) value = make_value(dense);
+    g_autoptr(json_t) value = value_of_words(dense);
     g_autoptr(Result) fitting = predict(dense, "");
     advice_find(fitting, value, "plan", NULL);
     check_int(fitting->advice->len, 0);
@@ -345,7 +320,7 @@ static void test_mistakes(void **state)
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autoptr(GError) error = NULL;
         g_autofree char *all = g_strdup_printf("%s %s", moe, cases[i].fields);
-        assert_null(make_plan(all, &error));
+        assert_null(plan_of_words(all, &error));
         assert_non_null(error);
         for (size_t k = 0; k < G_N_ELEMENTS(cases[i].parts) && cases[i].parts[k] != NULL; k++) {
             check_contains(error->message, cases[i].parts[k]);

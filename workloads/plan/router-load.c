@@ -44,25 +44,12 @@ static Tensor *random_param(const RoutingSpec *spec, int table, const GraphParam
     return value;
 }
 
-static RouterAttr router_attr(const RoutingSpec *spec)
-{
-    const Model *model = spec->model;
-    return (RouterAttr){.experts = spec->experts,
-                        .top_k = spec->top_k,
-                        .score = model->router_score,
-                        .renorm = model->router_renorm,
-                        .scaling = model->router_scaling,
-                        .groups = model->router_groups,
-                        .topk_groups = model->router_topk_groups,
-                        .group_score = model->router_group_max ? ROUTER_GROUP_MAX : ROUTER_GROUP_SUM2,
-                        .bias_buffer = model->router_bias_buffer,
-                        .linear_bias = model->router_linear_bias};
-}
-
 void router_load(const RoutingSpec *spec, int table, double *ret_share)
 {
     int64_t n = spec->sample_tokens > 0 ? spec->sample_tokens : SAMPLE_TOKENS, width = MIN(spec->model->hidden, WIDTH_MAX);
-    RouterAttr attr = router_attr(spec);
+    RouterAttr attr = router_of_model(spec->model);
+    attr.experts = spec->experts; /* a spec may ask for other sizes */
+    attr.top_k = spec->top_k;
     RowCounts rows = {.rows = {[ROWS_ONE] = 1, [ROWS_TOKENS] = n, [ROWS_EXPERTS] = spec->experts, [ROWS_SEQUENCES] = 1}, .seq_len = n};
     g_autoptr(Graph) graph = graph_new(DTYPE_FP64);
     g_autoptr(GPtrArray) params = g_ptr_array_new_with_free_func((GDestroyNotify)tensor_free);
