@@ -120,6 +120,9 @@ static void import_gqa(HfImport *import)
     model->n_heads = hf_need(text, HF_KEY_HEADS);
     model->n_kv_heads = hf_int(text, HF_KEY_KV_HEADS, model->n_heads);
     model->head_dim = hf_int(text, HF_KEY_HEAD_DIM, 0);
+    if (model->head_dim == 0 && hf_find(text, HF_KEY_HEAD_DIM) != NULL) {
+        hf_fail(text, HF_KEY_HEAD_DIM, "0 is no width of a head; leave it out for hidden size / heads");
+    }
     if (model->head_dim == 0) {
         if (model->hidden % model->n_heads != 0) {
             hf_fail(text, HF_KEY_HEADS,

@@ -149,8 +149,9 @@ static JsonDoc *doc_open(const char *name_or_path, GError **error)
         g_auto(GStrv) names = model_preset_names();
         g_autofree char *known = g_strjoinv(", ", names);
         const char *near = error_nearest_name(name_or_path, (const char *const *)names, g_strv_length(names));
+        g_autofree char *shown = error_shorten(name_or_path);
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "model \"%s\" is neither a preset nor a file%s%s%s; presets: %s", name_or_path,
+                    "model \"%s\" is neither a preset nor a file%s%s%s; presets: %s", shown,
                     near == NULL ? "" : "; did you mean \"", near == NULL ? "" : near, near == NULL ? "" : "\"?",
                     known);
         return NULL;

@@ -65,13 +65,30 @@ static size_t edit_distance(const char *a, const char *b)
 const char *error_nearest_name(const char *wrong, const char *const *names, size_t n_names)
 {
     const char *nearest = NULL;
-    size_t nearest_distance = strlen(wrong) / 3 + 1;
+    size_t n_wrong = strlen(wrong), nearest_distance = n_wrong / 3 + 1;
     for (size_t i = 0; i < n_names; i++) {
-        size_t distance = edit_distance(wrong, names[i]);
+        size_t length = strlen(names[i]), differ = length > n_wrong ? length - n_wrong : n_wrong - length;
+        size_t distance = differ < nearest_distance ? edit_distance(wrong, names[i]) : differ;
         if (distance < nearest_distance) {
             nearest = names[i];
             nearest_distance = distance;
         }
     }
     return nearest;
+}
+
+char *error_shorten(const char *text)
+{
+    enum { SHOWN_MAX = 80 };
+    if (strnlen(text, SHOWN_MAX + 1) <= SHOWN_MAX) {
+        return g_strdup(text);
+    }
+    if (!g_utf8_validate(text, -1, NULL)) {
+        return g_strdup_printf("%.*s…", SHOWN_MAX, text);
+    }
+    if (g_utf8_strlen(text, -1) <= SHOWN_MAX) {
+        return g_strdup(text);
+    }
+    g_autofree char *shown = g_utf8_substring(text, 0, SHOWN_MAX);
+    return g_strconcat(shown, "…", NULL);
 }

@@ -22,6 +22,9 @@ typedef enum MoesimError {
 /* Exit status of CONTRACT: 0 when error is NULL. Errors of other domains count as I/O. */
 int error_exit_status(const GError *error);
 
+/* A value as messages show it: cut short after 80 characters (invalid UTF-8: bytes). Caller frees. */
+char *error_shorten(const char *text);
+
 /*
  * Nearest of n names to a misspelt one, or NULL when none is near (edit distance over a third of its
  * length). Case and '-' against '_' do not count.

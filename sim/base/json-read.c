@@ -5,7 +5,6 @@
 
 #include "sim/base/error.h"
 #include "sim/base/file.h"
-#include "sim/base/json-place.h"
 
 struct JsonDoc {
     char *name;
@@ -151,8 +150,23 @@ static JsonObject *root_of(JsonObject *object)
     return object;
 }
 
-/* Steps from the document's root to the object, and to a key in it unless NULL; caller frees. */
-static GArray *steps_to(const JsonObject *object, const char *key)
+/* Steps down a dotted path; words holds the keys. */
+static void append_path(GArray *steps, const char *path, GPtrArray *words)
+{
+    g_auto(GStrv) keys = g_strsplit(path, ".", -1);
+    for (char **key = keys; *key != NULL; key++) {
+        char *word = g_strdup(*key);
+        JsonStep step = {word, 0};
+        g_ptr_array_add(words, word);
+        g_array_append_val(steps, step);
+    }
+}
+
+/*
+ * Steps from the document's root to the object, and to a key in it unless NULL, which may be a path of keys; words holds those.
+ * Caller frees.
+ */
+static GArray *steps_to(const JsonObject *object, const char *key, GPtrArray *words)
 {
     GArray *steps = g_array_new(FALSE, FALSE, sizeof(JsonStep));
     for (const JsonObject *at = object; at != NULL; at = at->parent) {
@@ -160,46 +174,67 @@ static GArray *steps_to(const JsonObject *object, const char *key)
             g_array_prepend_vals(steps, at->steps, (guint)at->n_steps);
         }
     }
-    if (key != NULL) {
+    if (key != NULL && json_object_get(object->value, key) == NULL) {
+        append_path(steps, key, words);
+    } else if (key != NULL) {
         JsonStep last = {key, 0};
         g_array_append_val(steps, last);
     }
     return steps;
 }
 
-char *json_object_path(const JsonObject *object, const char *key)
+/* Dotted path of n steps; caller frees. */
+static char *path_of(const JsonStep *steps, size_t n_steps)
 {
-    g_autoptr(GArray) steps = steps_to(object, key);
     GString *path = g_string_new(NULL);
-    for (guint i = 0; i < steps->len; i++) {
-        const JsonStep *step = &g_array_index(steps, JsonStep, i);
-        if (step->key == NULL) {
-            g_string_append_printf(path, "[%" G_GSIZE_FORMAT "]", step->idx);
+    for (size_t i = 0; i < n_steps; i++) {
+        if (steps[i].key == NULL) {
+            g_string_append_printf(path, "[%" G_GSIZE_FORMAT "]", steps[i].idx);
         } else {
-            g_string_append_printf(path, "%s%s", path->len > 0 ? "." : "", step->key);
+            g_autofree char *shown = error_shorten(steps[i].key);
+            g_string_append_printf(path, "%s%s", path->len > 0 ? "." : "", shown);
         }
     }
     return g_string_free(path, FALSE);
 }
 
-/* Records a mistake unless one sticks already. at_key: point at the key, not at its value. */
-static void fail_at(JsonObject *object, const char *key, gboolean at_key, const char *what)
+char *json_object_path(const JsonObject *object, const char *key)
 {
-    JsonObject *root = root_of(object);
-    if (root->mistake != NULL) {
-        return;
-    }
-    const JsonDoc *doc = object->doc;
-    g_autofree char *path = json_object_path(object, key);
+    g_autoptr(GPtrArray) words = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GArray) steps = steps_to(object, key, words);
+    return path_of((const JsonStep *)(void *)steps->data, steps->len);
+}
+
+/* An error at a place of the document. at_key: point at the key, not at its value. */
+static GError *error_at(const JsonDoc *doc, const JsonStep *steps, size_t n_steps, gboolean at_key, MoesimError code, const char *what)
+{
+    g_autofree char *path = path_of(steps, n_steps);
     const char *colon = path[0] == '\0' ? "" : ": ";
     if (doc->text == NULL) {
-        g_set_error(&root->mistake, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: %s%s%s", doc->name, path, colon, what);
-        return;
+        return g_error_new(MOESIM_ERROR, (int)code, "%s: %s%s%s", doc->name, path, colon, what);
     }
-    g_autoptr(GArray) steps = steps_to(object, key);
-    JsonPlace place = json_place_find(doc->text, (const JsonStep *)(void *)steps->data, steps->len, at_key);
-    g_set_error(&root->mistake, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:%d:%d: %s%s%s", doc->name, place.line,
-                place.column, path, colon, what);
+    JsonPlace place = json_place_find(doc->text, steps, n_steps, at_key);
+    return g_error_new(MOESIM_ERROR, (int)code, "%s:%d:%d: %s%s%s", doc->name, place.line, place.column, path, colon, what);
+}
+
+void json_doc_fail(const JsonDoc *doc, const JsonStep *steps, size_t n_steps, GError **error, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    g_autofree char *what = g_strdup_vprintf(format, args);
+    va_end(args);
+    g_propagate_error(error, error_at(doc, steps, n_steps, FALSE, MOESIM_ERROR_INPUT, what));
+}
+
+/* Records a mistake unless one sticks already. at_key: point at the key, not at its value. */
+static void fail_at(JsonObject *object, const char *key, gboolean at_key, MoesimError code, const char *what)
+{
+    JsonObject *root = root_of(object);
+    if (root->mistake == NULL) {
+        g_autoptr(GPtrArray) words = g_ptr_array_new_with_free_func(g_free);
+        g_autoptr(GArray) steps = steps_to(object, key, words);
+        root->mistake = error_at(object->doc, (const JsonStep *)(void *)steps->data, steps->len, at_key, code, what);
+    }
 }
 
 void json_object_fail(JsonObject *object, const char *key, const char *format, ...)
@@ -208,7 +243,13 @@ void json_object_fail(JsonObject *object, const char *key, const char *format, .
     va_start(args, format);
     g_autofree char *what = g_strdup_vprintf(format, args);
     va_end(args);
-    fail_at(object, key, FALSE, what);
+    fail_at(object, key, FALSE, MOESIM_ERROR_INPUT, what);
+}
+
+void json_object_adopt(JsonObject *object, const char *key, GError *error)
+{
+    fail_at(object, key, FALSE, error->domain == MOESIM_ERROR ? (MoesimError)error->code : MOESIM_ERROR_IO, error->message);
+    g_error_free(error);
 }
 
 gboolean json_object_ok(const JsonObject *object)
@@ -223,7 +264,7 @@ JsonObject *json_doc_open(JsonDoc *doc, GError **error)
 {
     JsonObject *object = object_new(doc, NULL, doc->root);
     if (!json_is_object(doc->root)) {
-        fail_at(object, NULL, FALSE, "must be an object: { … }");
+        fail_at(object, NULL, FALSE, MOESIM_ERROR_INPUT, "must be an object: { … }");
         json_object_close(object, TRUE, error);
         return NULL;
     }
@@ -260,7 +301,7 @@ static void fail_unknown(JsonObject *object, const char *key)
             g_string_append_printf(what, "%s %s", i > 0 ? "," : "", known[i]);
         }
     }
-    fail_at(object, key, TRUE, what->str);
+    fail_at(object, key, TRUE, MOESIM_ERROR_INPUT, what->str);
     g_string_free(what, TRUE);
 }
 
@@ -308,15 +349,9 @@ json_t *json_object_raw(JsonObject *object, const char *key)
 /* "must be WHAT, not VALUE", the value cut short. */
 static void fail_type(JsonObject *object, const char *key, const json_t *value, const char *what)
 {
-    enum { SHOWN_MAX = 40 };
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(12));
-    const char *end;
-    gboolean is_long = text != NULL && g_utf8_strlen(text, -1) > SHOWN_MAX;
-    end = is_long ? g_utf8_offset_to_pointer(text, SHOWN_MAX) : NULL;
-    g_autofree char *shown = text == NULL ? g_strdup("that")
-                             : is_long    ? g_strndup(text, (size_t)(end - text))
-                                          : g_strdup(text);
-    json_object_fail(object, key, "must be %s, not %s%s", what, shown, is_long ? "…" : "");
+    g_autofree char *shown = error_shorten(text != NULL ? text : "that");
+    json_object_fail(object, key, "must be %s, not %s", what, shown);
     free(text);
 }
 
@@ -553,7 +588,8 @@ int json_object_choice(JsonObject *object, const char *key, const char *const *n
         g_string_append_printf(known, "%s\"%s\"", i == 0 ? "" : i + 1 < n_names ? ", " : " or ", names[i]);
     }
     const char *nearest = error_nearest_name(text, names, (size_t)n_names);
-    json_object_fail(object, key, "must be %s, not \"%s\"%s%s%s", known->str, text,
+    g_autofree char *shown = error_shorten(text);
+    json_object_fail(object, key, "must be %s, not \"%s\"%s%s%s", known->str, shown,
                      nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
                      nearest != NULL ? "\"?" : "");
     g_string_free(known, TRUE);

@@ -14,6 +14,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include "sim/base/json-place.h"
 #include "sim/base/quantity.h"
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(json_t, json_decref)
@@ -36,6 +37,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(JsonDoc, json_doc_free)
 
 json_t *json_doc_root(const JsonDoc *doc);     /* borrowed */
 const char *json_doc_name(const JsonDoc *doc); /* file name for messages */
+
+/* Sets an error of a value that is n steps below the root: "FILE:LINE:COL: path: what"; printf form. */
+void json_doc_fail(const JsonDoc *doc, const JsonStep *steps, size_t n_steps, GError **error, const char *format, ...)
+    G_GNUC_PRINTF(5, 6);
 
 /* Opens the root (must be an object, else NULL and error). */
 JsonObject *json_doc_open(JsonDoc *doc, GError **error);
@@ -96,8 +101,17 @@ const char *json_object_key(const JsonObject *object, size_t idx);
 /* Dotted path of the object or of a key in it; caller frees. */
 char *json_object_path(const JsonObject *object, const char *key);
 
-/* Records a mistake at a key (NULL = the object itself); printf form. Only the first sticks. */
+/*
+ * Records a mistake at a key (NULL = the object itself; "a.b" = the key b of the child a, unless "a.b" is a key); printf form. Only the
+ * first sticks.
+ */
 void json_object_fail(JsonObject *object, const char *key, const char *format, ...) G_GNUC_PRINTF(3, 4);
+
+/*
+ * Makes an error of what a key names (a file that cannot be read, or whose content is wrong) a mistake of the key, of the same
+ * kind; takes the error over.
+ */
+void json_object_adopt(JsonObject *object, const char *key, GError *error);
 
 /* TRUE while no mistake has been made. */
 gboolean json_object_ok(const JsonObject *object);

@@ -155,11 +155,11 @@ $ sh plan.sh ', "parallel": {"dp_shard": 3}'
 ? 2
 
 $ sh plan.sh ', "parallel": {"ep": 4}'
-! ~ moesim: plan.json:2:*: parallel*ep 4*experts*
+! ~ moesim: plan.json:2:*: parallel.ep: 4 needs*experts*
 ? 2
 
 $ sh plan.sh ', "workload": {"global_batch": 23}'
-! ~ moesim: plan.json:2:*: workload*global_batch 23*8*
+! ~ moesim: plan.json:2:*: workload.global_batch: 23 is no*8*
 ? 2
 
 = bad-model.json
@@ -180,8 +180,8 @@ $ moesim bad-device.json
 {"model": "models/none.json", "cluster": {"preset": "h200-sxm"}}
 =
 $ moesim no-file.json
-! ~ moesim: *models/none.json: cannot read: No such file or directory*
-? 2
+! moesim: no-file.json:1:11: model: models/none.json: cannot read: No such file or directory
+? 3
 
 # A device without a peak for the compute type has no utilisation to be told; no other device's peak stands in.
 $ sed 's/"peak_bf16"/"peak_tf32"/' $SRC/hw/presets/h200-sxm.json > device.json; echo '{"model": "llama-3.1-8b", "cluster": {"file": "device.json"}}' > no-peak.json; moesim no-peak.json
@@ -194,7 +194,7 @@ $ echo '{"model": "llama-3.1-8b", "cluster": {"preset": "v100"}}' > no-device.js
 
 # Legal numbers that ask for too much are refused at once.
 $ sh plan.sh ', "workload": {"global_batch": 100000000}'
-! ~ moesim: plan.json:2:*: workload: global_batch 100000000 makes 12500000 micro-batches*
+! ~ moesim: plan.json:2:*: workload.global_batch: 100000000 makes 12500000 micro-batches*
 ? 2
 
 $ sh plan.sh ', "loss": {"seq_chunk": 1, "vocab_chunk": 1}'
@@ -210,7 +210,7 @@ $ sh plan.sh ', "workload": {"seq_len": 67108864, "micro_batch": 16}, "loss": {"
 {"model": "gpt-oss-120b", "cluster": {"preset": "h200-sxm"}, "workload": {"mode": "lora", "lora": {"targets": ["shared"]}}}
 =
 $ moesim no-target.json
-! ~ moesim: no-target.json:1:*: workload: lora.targets: gpt-oss-120b has none of these parts*
+! ~ moesim: no-target.json:1:*: workload.lora.targets: gpt-oss-120b has none of these parts*
 ? 2
 
 $ echo '{"model": {"config": null}}' > null.json; moesim null.json

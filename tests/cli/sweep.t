@@ -39,7 +39,7 @@ $ sed 's/"workload"/"loss": {"seq_chunk": 256}, "memory": {"recompute": "full"},
 ? 0
 
 # Invalid rows say which rule failed and what is legal.
-$ grep -c '"invalid","parallel: ep 3 does not divide dp_shard x cp x tp = 8; the nearest legal ep is 2"' out.csv
+$ grep -c '"invalid","parallel.ep: 3 does not divide dp_shard x cp x tp = 8; the nearest legal ep is 2"' out.csv
 6
 ? 0
 
@@ -203,7 +203,7 @@ $ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "gird": 1}' > x.json
 ? 2
 
 $ echo '{"base": "plan.json", "grid": {"parallel.ep": [3, 5]}}' > x.json; moesim sweep x.json -o x.csv; wc -l < x.csv
-! ~ moesim: x.json: no row is valid; the first: parallel: ep 3 *
+! ~ moesim: x.json: no row is valid; the first: parallel.ep: 3 *
 3
 ? 0
 

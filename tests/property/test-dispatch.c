@@ -121,7 +121,7 @@ static void test_closed_form(void **state)
     g_autoptr(Plan) plan = plan_of(MODEL "cluster.preset=h100-sxm cluster.nodes=4 cluster.gpus_per_node=8 parallel.ep=32 "
                                          "workload.routing.kind=zipf workload.routing.exponent=0.8");
     RoutingSpec spec = routing_spec(plan, 2048, 1);
-    g_autoptr(Routing) routing = routing_new(&spec, NULL, &error);
+    g_autoptr(Routing) routing = routing_new(&spec, &error);
     check_no_error(error);
     const int64_t *splits = routing_splits(routing, 0);
     g_autofree Transfer *transfers = g_new0(Transfer, 32 * 32);

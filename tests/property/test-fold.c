@@ -111,7 +111,7 @@ static void test_fold(void **state)
     StepTimes folded, unfolded;
     if (routing_is_needed(plan)) {
         RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
-        routing = routing_new(&spec, "plan", &error);
+        routing = routing_new(&spec, &error);
         check_no_error(error);
     }
     /* all ranks of an expert-parallel group, or one that stands for all */

@@ -72,7 +72,7 @@ static gboolean check_plan(const char *words)
     g_autoptr(Routing) routing = NULL;
     if (routing_is_needed(plan)) {
         RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
-        routing = routing_new(&spec, "plan", &error);
+        routing = routing_new(&spec, &error);
     }
     check_no_error(error);
     gboolean ok = check_optimizer(words, plan, graphs, routing);

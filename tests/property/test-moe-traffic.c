@@ -46,7 +46,7 @@ static Result *result_of(const char *base, const char *fields)
 
 /* ---- conservation ---- */
 
-static RoutingSpec random_spec(uint64_t seed, const Model *model, json_t **ret_loads)
+static RoutingSpec random_spec(uint64_t seed, const Model *model, JsonDoc **ret_loads)
 {
     static const int64_t experts[] = {8, 16, 64, 96}, ranks[] = {1, 2, 4, 8};
     static const double factors[] = {0, 0.4, 1, 1.25, 3};
@@ -75,7 +75,8 @@ static RoutingSpec random_spec(uint64_t seed, const Model *model, json_t **ret_l
         for (int64_t e = 0; e < spec.experts; e++) {
             json_array_append_new(layer, json_integer(1 + (json_int_t)random_below(seed, 100 + (uint64_t)e, 50)));
         }
-        *ret_loads = json_pack("[o]", layer);
+        g_autoptr(json_t) layers = json_pack("[o]", layer);
+        *ret_loads = json_doc_from_value(layers, "loads");
         spec.loads = *ret_loads;
     }
     return spec;
@@ -132,16 +133,15 @@ static void test_conservation(void **state)
     check_no_error(error);
     model->router_groups = 1;
     for (uint64_t seed = 0; seed < 400; seed++) {
-        json_t *loads = NULL;
+        g_autoptr(JsonDoc) loads = NULL;
         RoutingSpec spec = random_spec(seed, model, &loads);
-        g_autoptr(Routing) routing = routing_new(&spec, NULL, &error), again = routing_new(&spec, NULL, &error);
+        g_autoptr(Routing) routing = routing_new(&spec, &error), again = routing_new(&spec, &error);
         check_no_error(error);
         for (int table = 0; table < routing_n_tables(routing); table++) {
             check_table(routing, &spec, table);
             assert_memory_equal(routing_splits(routing, table), routing_splits(again, table),
                                 (size_t)(spec.n_ranks * spec.n_ranks) * sizeof(int64_t));
         }
-        json_decref(loads);
     }
 }
 
@@ -242,7 +242,7 @@ static void test_skew(void **state)
 static double busiest_load(const RoutingSpec *spec)
 {
     RoutingStats stats;
-    g_autoptr(Routing) routing = routing_new(spec, NULL, NULL);
+    g_autoptr(Routing) routing = routing_new(spec, NULL);
     routing_stats(routing, 0, &stats);
     return (double)stats.busiest_rows;
 }
@@ -309,7 +309,7 @@ static void test_group(void **state)
     g_autoptr(Plan) plan = plan_for(c->base, c->fields);
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
-    g_autoptr(Routing) routing = routing_new(&spec, NULL, &error);
+    g_autoptr(Routing) routing = routing_new(&spec, &error);
     g_autofree Program **programs = g_new0(Program *, plan->ep);
     g_autoptr(Program) stand_in = lower_plan(plan, graphs, routing, LOWER_HOTTEST);
     StepTimes all, one;

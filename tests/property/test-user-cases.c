@@ -307,9 +307,9 @@ static void test_mistakes(void **state)
         const char *fields;
         const char *parts[3];
     } cases[] = {
-        {"workload.global_batch=12", {"global_batch 12", "micro_batch 1", "8"}},
-        {"cluster.nodes=23 workload.global_batch=32", {"global_batch 32", "184"}},
-        {"parallel.ep=7", {"ep 7", "8", "nearest legal ep"}},
+        {"workload.global_batch=12", {"workload.global_batch: 12 ", "micro_batch 1", "8"}},
+        {"cluster.nodes=23 workload.global_batch=32", {"workload.global_batch: 32 ", "184"}},
+        {"parallel.ep=7", {"parallel.ep: 7 ", "8", "nearest legal ep"}},
         {"parallel.dp_shard=16", {"dp_shard 16", "8"}},
         {"epoch_num=3", {"epoch_num"}},
         {"parallel.tp=24", {"parallel.tp", "24"}},

@@ -76,6 +76,7 @@ static const struct {
     /* sizes that do not fit */
     {"{" MIXTRAL ", \"num_local_experts\": 8, \"num_experts_per_tok\": 9}", "9 of only 8", "num_experts_per_tok"},
     {"{" MIXTRAL MIXTRAL_MOE ", \"head_dim\": -4}", "head_dim", "-4"},
+    {"{" MIXTRAL MIXTRAL_MOE ", \"head_dim\": 0}", "head_dim", "0 is no width of a head"},
     {"{" LLAMA ", \"num_key_value_heads\": 3}", "num_key_value_heads", "3"},
     {"{" LLAMA ", \"hidden_size\": 0.5}", "hidden_size", ""},
     {"{" DEEPSEEK DEEPSEEK_MOE ", \"n_group\": 3}", "n_group", "3 groups"},

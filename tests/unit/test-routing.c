@@ -80,7 +80,7 @@ static void test_case(void **state)
     RoutingSpec spec = spec_of(c);
     RoutingStats stats;
     GError *error = NULL;
-    g_autoptr(Routing) routing = routing_new(&spec, NULL, &error);
+    g_autoptr(Routing) routing = routing_new(&spec, &error);
     check_no_error(error);
     check_conservation(routing, &spec);
     routing_stats(routing, routing_table(routing, 2), &stats);
@@ -107,15 +107,15 @@ static void test_order(void **state)
     check_int(perm[0], 47); /* torch.randperm(64) under manual_seed(7) */
     check_int(perm[1], 14);
     check_int(perm[63] >= 0 && perm[63] < 64, 1);
-    g_autoptr(Routing) shuffled = routing_new(&spec, NULL, NULL);
+    g_autoptr(Routing) shuffled = routing_new(&spec, NULL);
     for (int64_t e = 0; e < 64; e++) {
         order[perm[e]] = e;
     }
     spec.order = order;
-    g_autoptr(Routing) listed = routing_new(&spec, NULL, NULL);
+    g_autoptr(Routing) listed = routing_new(&spec, NULL);
     spec.order = NULL;
     spec.sorted = TRUE;
-    g_autoptr(Routing) sorted = routing_new(&spec, NULL, NULL);
+    g_autoptr(Routing) sorted = routing_new(&spec, NULL);
     for (int64_t e = 0; e < 64; e++) {
         check_int(routing_tokens(shuffled, 0, 0, e), routing_tokens(listed, 0, 1, e));
         check_int(routing_tokens(shuffled, 0, 0, e), routing_tokens(sorted, 0, 0, perm[e]));
@@ -133,9 +133,9 @@ static void test_popularity(void **state)
     RoutingSpec spec = spec_of(&c);
     double share[32];
     routing_popularity(&spec, share);
-    g_autoptr(Routing) own = routing_new(&spec, NULL, NULL);
+    g_autoptr(Routing) own = routing_new(&spec, NULL);
     spec.popularity = share;
-    g_autoptr(Routing) given = routing_new(&spec, NULL, NULL);
+    g_autoptr(Routing) given = routing_new(&spec, NULL);
     for (int64_t e = 0; e < 32; e++) {
         check_int(routing_tokens(own, 0, 0, e), routing_tokens(given, 0, 0, e));
     }
@@ -152,9 +152,12 @@ static const LoadCase load_cases[] = {
     {"[[1,1,1,1],[40,20,20,0]]", NULL, {4, 2, 2, 0}},
     {"[[100,1,1,0]]", NULL, {4, 2, 2, 0}},
     {"[[[4,4,0,0],[0,0,4,4]]]", NULL, {0, 0, 4, 4}},
-    {"[[1,2,3]]", "list of 4 token counts", {0}},
-    {"[[1,2,3,-1]]", "[0][3]: a token count is a number of at least 0", {0}},
-    {"[[0,0,0,0]]", "sum to 0", {0}},
+    {"[[1,2,3]]", "loads.json:1:2: [0]: expected a list of 4 token counts, one for each expert of the model; got 3", {0}},
+    {"[[1,2,\n 3,-1]]", "loads.json:2:4: [0][3]: a token count is a number of at least 0, not -1", {0}},
+    {"[[1,2,3,null]]", "loads.json:1:9: [0][3]: a token count is a number of at least 0, not null", {0}},
+    {"[[[1,1,1,1],[1,1,1,\"x\"]]]", "loads.json:1:20: [0][1][3]: a token count is a number of at least 0, not \"x\"", {0}},
+    {"[[1,1,1,1],7]", "loads.json:1:12: [1]: expected a list of 4 token counts, one for each expert of the model; got no list", {0}},
+    {"[[0,0,0,0]]", "loads.json:1:2: [0]: the token counts sum to 0", {0}},
     {"[[1,1,1,1],[1,1,1,1],[1,1,1,1]]", "2 MoE layers, or one for all of them; got 3", {0}},
     {"[[[4,4,0,0]]]", "1 source ranks, but the expert-parallel group has 2", {0}},
     {"{}", "expected a list of loads", {0}},
@@ -165,7 +168,7 @@ static void test_measured(void **state)
     (void)state;
     for (size_t i = 0; i < G_N_ELEMENTS(load_cases); i++) {
         const LoadCase *c = &load_cases[i];
-        g_autoptr(json_t) loads = json_loads(c->loads, 0, NULL);
+        g_autoptr(JsonDoc) loads = json_doc_parse(c->loads, "loads.json", FALSE, NULL);
         RoutingSpec spec = {.kind = PLAN_ROUTING_MEASURED,
                             .loads = loads,
                             .experts = 4,
@@ -176,7 +179,7 @@ static void test_measured(void **state)
                             .n_layers = 2,
                             .drop_target = -1};
         GError *error = NULL;
-        g_autoptr(Routing) routing = routing_new(&spec, "loads.json", &error);
+        g_autoptr(Routing) routing = routing_new(&spec, &error);
         if (c->message != NULL) {
             check_error(&error, MOESIM_ERROR_INPUT, c->message);
             continue;
@@ -204,6 +207,9 @@ static const CsvCase csv_cases[] = {
     {"layer,expert,tokens\n0,4,1\n", ":2: expert: 4 is no whole number from 0 to 3", NULL},
     {"layer,expert,tokens\n0,0.5,1\n", ":2: expert: 0.5 is no whole number", NULL},
     {"layer,expert,tokens\n0,0,many\n", ":2: tokens", NULL},
+    {"layer,expert,tokens\n0,0,3\n0,1,-2\n", ":3: tokens: a token count is a number of at least 0, not -2", NULL},
+    {"layer,expert,tokens\n0,0,3\n0,0,2\n", ":3: expert: 0 of this layer has a row above", NULL},
+    {"layer,expert,tokens,source\n0,0,3,0\n0,0,2,1\n0,0,2,1\n", ":4: expert: 0 of this layer and source has a row above", NULL},
     {"layer,expert,tokens\n-1,0,1\n", ":2: layer: -1 is no whole number", NULL},
 };
 
@@ -215,7 +221,7 @@ static void test_csv(void **state)
         char *dir = check_make_dir();
         g_autofree char *path = check_write_file(dir, "loads.csv", c->text);
         GError *error = NULL;
-        g_autoptr(json_t) loads = routing_read_csv(path, 4, &error);
+        g_autoptr(JsonDoc) loads = routing_read_csv(path, 4, &error);
         check_remove_dir(dir);
         if (c->message != NULL) {
             assert_null(loads);
@@ -224,7 +230,7 @@ static void test_csv(void **state)
         }
         check_no_error(error);
         g_autoptr(json_t) wanted = json_loads(c->json, 0, NULL);
-        assert_true(json_equal(loads, wanted));
+        assert_true(json_equal(json_doc_root(loads), wanted));
     }
 }
 
@@ -303,7 +309,7 @@ static void test_router(void **state)
         print_message("# %s: popularity spreads by %.2f\n", models[i], sqrt(square));
         assert_true(sqrt(square) > 0.02 && sqrt(square) < 0.6);
         assert_true(memcmp(share, other, (size_t)model->n_experts * sizeof *share) != 0);
-        g_autoptr(Routing) routing = routing_new(&spec, NULL, &error);
+        g_autoptr(Routing) routing = routing_new(&spec, &error);
         check_no_error(error);
         check_conservation(routing, &spec);
     }

@@ -1,6 +1,7 @@
 #include "workloads/plan/plan-check.h"
 
 #include "hw/timing.h"
+#include "workloads/plan/routing.h"
 
 /* A step is simulated pass by pass, and the loss chunk by chunk: more of them than this is a slip of the pen. */
 enum { MICRO_BATCHES_MAX = 1 << 13, LOSS_CHUNKS_MAX = 1 << 13 };
@@ -11,7 +12,7 @@ static void check_ranks(Plan *plan, JsonObject *root)
     int64_t others = plan->dp_replicate * plan->tp * plan->cp * plan->pp;
     if (plan->dp_shard < 0) {
         if (n_ranks % others != 0) {
-            json_object_fail(root, "parallel", "dp_replicate %" G_GINT64_FORMAT " does not divide the %" G_GINT64_FORMAT " ranks",
+            json_object_fail(root, "parallel.dp_replicate", "%" G_GINT64_FORMAT " does not divide the %" G_GINT64_FORMAT " ranks",
                              plan->dp_replicate, n_ranks);
             return;
         }
@@ -43,20 +44,20 @@ static void check_experts(Plan *plan, JsonObject *root)
     int64_t ranks = plan->dp_shard * plan->cp * plan->tp;
     int64_t experts = plan->model->n_experts;
     if (plan->ep > 1 && experts == 0) {
-        json_object_fail(root, "parallel", "ep %" G_GINT64_FORMAT " needs a model with experts; %s has none, use 1", plan->ep,
+        json_object_fail(root, "parallel.ep", "%" G_GINT64_FORMAT " needs a model with experts; %s has none, use 1", plan->ep,
                          plan->model->name);
         return;
     }
     if (ranks % (plan->ep * plan->etp) != 0) {
-        json_object_fail(root, "parallel",
-                         "ep %" G_GINT64_FORMAT " does not divide dp_shard x cp x tp = %" G_GINT64_FORMAT
+        json_object_fail(root, "parallel.ep",
+                         "%" G_GINT64_FORMAT " does not divide dp_shard x cp x tp = %" G_GINT64_FORMAT
                          "; the nearest legal ep is %" G_GINT64_FORMAT,
                          plan->ep, ranks, nearest_divisor(plan->ep, ranks, MAX(experts, 1)));
         return;
     }
     if (plan->moe.redundant_experts == 0 && experts % plan->ep != 0) {
-        json_object_fail(root, "parallel",
-                         "ep %" G_GINT64_FORMAT " does not divide the model's %" G_GINT64_FORMAT
+        json_object_fail(root, "parallel.ep",
+                         "%" G_GINT64_FORMAT " does not divide the model's %" G_GINT64_FORMAT
                          " experts; the nearest legal ep is %" G_GINT64_FORMAT,
                          plan->ep, experts, nearest_divisor(plan->ep, experts, ranks));
         return;
@@ -72,8 +73,8 @@ static void check_batch(Plan *plan, JsonObject *root)
         plan->global_batch = per_pass;
     }
     if (plan->global_batch % per_pass != 0) {
-        json_object_fail(root, "workload",
-                         "global_batch %" G_GINT64_FORMAT " is no multiple of micro_batch %" G_GINT64_FORMAT
+        json_object_fail(root, "workload.global_batch",
+                         "%" G_GINT64_FORMAT " is no multiple of micro_batch %" G_GINT64_FORMAT
                          " x data-parallel degree %" G_GINT64_FORMAT " = %" G_GINT64_FORMAT "; the nearest is %" G_GINT64_FORMAT,
                          plan->global_batch, plan->micro_batch, replicas, per_pass,
                          MAX(per_pass, (plan->global_batch + per_pass / 2) / per_pass * per_pass));
@@ -85,8 +86,8 @@ static void check_batch(Plan *plan, JsonObject *root)
         json_object_fail(root, "workload", "seq_len x micro_batch exceeds 2^31 tokens per rank; lower one of them");
     }
     if (plan->n_micro_batches > MICRO_BATCHES_MAX) {
-        json_object_fail(root, "workload",
-                         "global_batch %" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT
+        json_object_fail(root, "workload.global_batch",
+                         "%" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT
                          " micro-batches per rank; at most %d are simulated: lower it, or raise micro_batch",
                          plan->global_batch, plan->n_micro_batches, MICRO_BATCHES_MAX);
     }
@@ -112,7 +113,14 @@ static void check_loss(Plan *plan, JsonObject *root)
 static void check_routing(Plan *plan, JsonObject *root)
 {
     if (plan->routing != PLAN_ROUTING_BALANCED && plan->model->n_experts == 0) {
-        json_object_fail(root, "workload", "routing has no effect: %s has no experts; leave it out", plan->model->name);
+        json_object_fail(root, "workload.routing", "has no effect: %s has no experts; leave it out", plan->model->name);
+    }
+    if (plan->routing_loads != NULL && plan->model->n_experts > 0) {
+        RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
+        GError *error = NULL;
+        if (!routing_check_measured(&spec, &error)) {
+            json_object_adopt(root, "workload.routing.load_file", error);
+        }
     }
     if (plan->routing_order != NULL) {
         int64_t n = plan->model->n_experts;
@@ -126,7 +134,7 @@ static void check_routing(Plan *plan, JsonObject *root)
             }
         }
         if (!ok) {
-            json_object_fail(root, "workload", "routing.order must hold each of the %" G_GINT64_FORMAT " experts once", n);
+            json_object_fail(root, "workload.routing.order", "must hold each of the %" G_GINT64_FORMAT " experts once", n);
         }
     }
 }
@@ -160,35 +168,35 @@ static void check_moe(Plan *plan, JsonObject *root)
         return;
     }
     if (moe->capacity.factor > 0 && rule_k > 0 && rule_k != model->top_k) {
-        json_object_fail(root, "moe",
-                         "capacity_rule \"%s\" is defined for %" G_GINT64_FORMAT " experts per token, %s takes %" G_GINT64_FORMAT
+        json_object_fail(root, "moe.capacity_rule",
+                         "\"%s\" is defined for %" G_GINT64_FORMAT " experts per token, %s takes %" G_GINT64_FORMAT
                          "; use megatron, deepspeed or tutel",
                          moe_capacity_rule_name(moe->capacity.rule), rule_k, model->name, model->top_k);
     } else if (moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL && plan->ep == 1) {
-        json_object_fail(root, "moe", "dispatch has no effect without expert parallelism; set parallel.ep or leave it out");
+        json_object_fail(root, "moe.dispatch", "has no effect without expert parallelism; set parallel.ep or leave it out");
     } else if (moe->shared_overlap && (plan->ep == 1 || model->shared_width == 0)) {
-        json_object_fail(root, "moe", "shared_overlap has no effect: %s; leave it out",
+        json_object_fail(root, "moe.shared_overlap", "has no effect: %s; leave it out",
                          plan->ep == 1 ? "without expert parallelism no rows travel" : "the model has no shared experts");
     } else if (plan_sends_tokens(plan) && moe->pad) {
-        json_object_fail(root, "moe", "pad_to_capacity is defined for a row per choice; use dispatch \"all_to_all\" or \"hierarchical\"");
+        json_object_fail(root, "moe.pad_to_capacity", "is defined for a row per choice; use dispatch \"all_to_all\" or \"hierarchical\"");
     } else if (moe->pad && moe->redundant_experts > 0) {
-        json_object_fail(root, "moe", "pad_to_capacity with redundant_experts is not modelled yet; leave one of them out");
+        json_object_fail(root, "moe.pad_to_capacity", "true with redundant_experts is not modelled yet; leave one of them out");
     } else if (slots % plan->ep != 0) {
-        json_object_fail(root, "moe",
-                         "redundant_experts %" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT " slots, which ep %" G_GINT64_FORMAT
+        json_object_fail(root, "moe.redundant_experts",
+                         "%" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT " slots, which ep %" G_GINT64_FORMAT
                          " does not divide; the nearest legal number is %" G_GINT64_FORMAT,
                          moe->redundant_experts, slots, plan->ep, quantity_round_up(slots, plan->ep) - model->n_experts);
     } else if (moe->redundant_experts > model->n_experts * (plan->ep - 1)) {
-        json_object_fail(root, "moe", "redundant_experts %" G_GINT64_FORMAT " is more than one copy of each expert on each of %" G_GINT64_FORMAT " ranks",
+        json_object_fail(root, "moe.redundant_experts", "%" G_GINT64_FORMAT " is more than one copy of each expert on each of %" G_GINT64_FORMAT " ranks",
                          moe->redundant_experts, plan->ep);
     } else if (moe->balance != PLAN_BALANCE_NONE && plan->routing != PLAN_ROUTING_BALANCED && plan->routing != PLAN_ROUTING_ZIPF) {
-        json_object_fail(root, "moe", "balance works on drawn loads; use it with workload.routing.kind \"balanced\" or \"zipf\"");
+        json_object_fail(root, "moe.balance", "works on drawn loads; use it with workload.routing.kind \"balanced\" or \"zipf\"");
     } else if ((moe->balance == PLAN_BALANCE_BIAS || moe->balance == PLAN_BALANCE_QUANTILE) && !model->router_bias_buffer) {
-        json_object_fail(root, "moe", "balance \"%s\" moves a selection bias, which the router of %s does not have; use \"aux_loss\"",
+        json_object_fail(root, "moe.balance", "\"%s\" moves a selection bias, which the router of %s does not have; use \"aux_loss\"",
                          moe->balance == PLAN_BALANCE_BIAS ? "bias" : "quantile", model->name);
     } else if (plan->routing_replicas > groups) {
-        json_object_fail(root, "workload",
-                         "routing.replicas %" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " expert-parallel groups of the cluster",
+        json_object_fail(root, "workload.routing.replicas",
+                         "%" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " expert-parallel groups of the cluster",
                          plan->routing_replicas, groups);
     }
     if (json_object_ok(root)) {
@@ -224,9 +232,9 @@ static void check_lora(Plan *plan, JsonObject *root)
         return;
     }
     if (plan->lora_experts && plan->model->n_experts == 0) {
-        json_object_fail(root, "workload", "lora.targets names experts, but %s has none", plan->model->name);
+        json_object_fail(root, "workload.lora.targets", "names experts, but %s has none", plan->model->name);
     } else if (!plan->lora_attention && !plan->lora_experts && !has_shared_parts(plan->model)) {
-        json_object_fail(root, "workload", "lora.targets: %s has none of these parts, so nothing would train", plan->model->name);
+        json_object_fail(root, "workload.lora.targets", "%s has none of these parts, so nothing would train", plan->model->name);
     }
 }
 
@@ -238,22 +246,22 @@ static void check_sharding(Plan *plan, JsonObject *root)
         return;
     }
     if (plan->parameters != plan->compute) {
-        json_object_fail(root, "parallel",
-                         "sharding \"%s\" keeps whole parameters in the compute type; set precision.parameters to \"bf16\", and "
+        json_object_fail(root, "parallel.sharding",
+                         "\"%s\" keeps whole parameters in the compute type; set precision.parameters to \"bf16\", and "
                          "optimizer.master_weights to true for an fp32 copy",
                          name);
     } else if (plan->moe.redundant_experts > 0) {
-        json_object_fail(root, "moe", "redundant_experts with parallel.sharding \"%s\" is not modelled yet; use \"fsdp\"", name);
+        json_object_fail(root, "moe.redundant_experts", "with parallel.sharding \"%s\" is not modelled yet; use \"fsdp\"", name);
     }
 }
 
 static void check_offload(Plan *plan, JsonObject *root)
 {
     if (plan->optimizer_offload && plan->cluster->device->host_update_bytes_per_s <= 0) {
-        json_object_fail(root, "optimizer", "offload: %s does not say host_update_bytes_per_s; add it to its descriptor",
+        json_object_fail(root, "optimizer.offload", "%s does not say host_update_bytes_per_s; add it to its descriptor",
                          plan->cluster->device->name);
     } else if (plan->optimizer_offload && plan->plain) {
-        json_object_fail(root, "optimizer", "offload needs gradient buffers; leave parallel.gradient_buffers at true");
+        json_object_fail(root, "optimizer.offload", "needs gradient buffers; leave parallel.gradient_buffers at true");
     }
 }
 
@@ -261,7 +269,7 @@ static void check_offload(Plan *plan, JsonObject *root)
 static void check_plain(Plan *plan, JsonObject *root)
 {
     if (plan->plain && plan->dp_replicate * plan->dp_shard > 1) {
-        json_object_fail(root, "parallel", "gradient_buffers false works only on one data-parallel rank: more of them reduce buffers");
+        json_object_fail(root, "parallel.gradient_buffers", "false works only on one data-parallel rank: more of them reduce buffers");
     } else if (plan->plain) {
         plan->sharding = PLAN_SHARDING_FSDP;
     }

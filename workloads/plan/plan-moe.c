@@ -29,11 +29,10 @@ static void read_loads(Plan *plan, JsonObject *object, const char *load_file, co
     if (g_str_has_suffix(path, ".csv")) {
         plan->routing_loads = routing_read_csv(path, plan->model != NULL ? plan->model->n_experts : 0, &error);
     } else {
-        g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, &error);
-        plan->routing_loads = doc != NULL ? json_incref(json_doc_root(doc)) : NULL;
+        plan->routing_loads = json_doc_load(path, FALSE, &error);
     }
     if (error != NULL) {
-        plan_read_adopt(object, "load_file", error);
+        json_object_adopt(object, "load_file", error);
     }
 }
 

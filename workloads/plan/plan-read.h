@@ -8,9 +8,6 @@
 /* A path of the plan, relative to the plan's own folder (NULL: to the current one); caller frees. */
 char *plan_read_path(const char *base_dir, const char *path);
 
-/* Makes an error of a key's content a mistake of the object; takes the error over. */
-void plan_read_adopt(JsonObject *object, const char *key, GError *error);
-
 /* Fields whose feature is not modelled yet: refused unless they have their neutral value (choices: the first). */
 void plan_refuse_number(JsonObject *object, const char *key, double neutral);
 void plan_refuse_choice(JsonObject *object, const char *key, const char *const *names, int n_names);

@@ -45,7 +45,7 @@ void plan_free(Plan *plan)
     model_free(plan->model);
     cluster_free(plan->cluster);
     g_clear_pointer(&plan->routing_order, g_array_unref);
-    json_decref(plan->routing_loads);
+    json_doc_free(plan->routing_loads);
     g_clear_pointer(&plan->warnings, g_ptr_array_unref);
     g_free(plan);
 }
@@ -59,7 +59,7 @@ const Plan *plan_ref(const Plan *plan)
 
 char *plan_read_path(const char *base_dir, const char *path)
 {
-    if (g_path_is_absolute(path) || base_dir == NULL) {
+    if (g_path_is_absolute(path) || base_dir == NULL || strcmp(base_dir, ".") == 0) {
         return g_strdup(path);
     }
     return g_build_filename(base_dir, path, NULL);
@@ -97,12 +97,6 @@ static gboolean is_path(const char *text)
     return strchr(text, '/') != NULL || g_str_has_suffix(text, ".json");
 }
 
-void plan_read_adopt(JsonObject *root, const char *key, GError *error)
-{
-    json_object_fail(root, key, "%s", error->message);
-    g_error_free(error);
-}
-
 static void read_model(Plan *plan, PlanCache *cache, JsonObject *root, const char *base_dir)
 {
     json_t *value = json_object_raw(root, "model");
@@ -129,7 +123,7 @@ static void read_model(Plan *plan, PlanCache *cache, JsonObject *root, const cha
                                         "or {\"config\": …, \"overrides\": {…}}");
     }
     if (error != NULL) {
-        plan_read_adopt(root, "model", error);
+        json_object_adopt(root, "model", error);
     }
 }
 
@@ -156,7 +150,7 @@ static void read_cluster(Plan *plan, PlanCache *cache, JsonObject *root, const c
     g_autofree char *path = preset != NULL ? g_strdup(preset) : plan_read_path(base_dir, file);
     plan->cluster = plan_cache_cluster(cache, path, nodes, gpus, &error);
     if (error != NULL) {
-        plan_read_adopt(root, "cluster", error);
+        json_object_adopt(root, "cluster", error);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "models/moe-tables.h"
 #include "models/op.h"
 #include "sim/base/dtype.h"
+#include "sim/base/json-read.h"
 
 typedef enum PlanMode { PLAN_PRETRAIN, PLAN_FINETUNE, PLAN_LORA } PlanMode;
 typedef enum PlanRecompute { PLAN_RECOMPUTE_NONE, PLAN_RECOMPUTE_FULL, PLAN_RECOMPUTE_SELECTIVE } PlanRecompute;
@@ -74,7 +75,7 @@ typedef struct Plan {
     uint64_t routing_seed;
     gboolean routing_sorted;
     GArray *routing_order;   /* int64_t: expert of each rank of the popularity order, or NULL */
-    json_t *routing_loads;   /* content of load_file, or NULL */
+    JsonDoc *routing_loads;  /* content of load_file, or NULL */
     int64_t routing_replicas;      /* sampled expert-parallel groups; 0 = a usual number */
     int64_t routing_layer_draws;   /* different loads, dealt to the layers in turn */
     int64_t routing_sample_tokens; /* of a router; 0 = a usual number */

@@ -256,7 +256,7 @@ static void measured_share(const RoutingSpec *spec, const int64_t *tokens, doubl
 int routing_spec_tables(const RoutingSpec *spec)
 {
     if (spec->kind == PLAN_ROUTING_MEASURED) {
-        return (int)MAX(json_array_size(spec->loads), 1);
+        return (int)MAX(json_array_size(json_doc_root(spec->loads)), 1);
     }
     return (int)CLAMP(spec->layer_draws, 1, MAX(spec->n_layers, 1));
 }
@@ -265,7 +265,7 @@ void routing_table_shares(const RoutingSpec *spec, int table, double *ret_share)
 {
     if (spec->kind == PLAN_ROUTING_MEASURED) {
         g_autofree int64_t *tokens = g_new0(int64_t, spec->n_ranks * spec->experts);
-        gboolean ok = routing_read_layer(json_array_get(spec->loads, (size_t)table), spec, "load_file", tokens, NULL);
+        gboolean ok = routing_read_layer(spec, table, tokens, NULL);
         g_assert(ok);
         measured_share(spec, tokens, ret_share);
     } else if (spec->kind == PLAN_ROUTING_ROUTER) {
@@ -278,21 +278,20 @@ void routing_table_shares(const RoutingSpec *spec, int table, double *ret_share)
 }
 
 /* The first group is the measured one; others draw around its shares. */
-static gboolean routing_fill_measured(Routing *routing, const char *place, GError **error)
+static gboolean routing_fill_measured(Routing *routing, GError **error)
 {
     const RoutingSpec *spec = &routing->spec;
     g_autofree double *share = g_new(double, spec->experts);
-    int64_t n = routing_read_shape(spec, place, error);
+    int64_t n = routing_read_shape(spec, error);
     if (n == 0) {
         return FALSE;
     }
     routing->n_tables = (int)n;
     routing->tables = g_new0(RoutingTable, n);
     for (int64_t i = 0; i < n; i++) {
-        g_autofree char *where = g_strdup_printf("%s: [%" G_GINT64_FORMAT "]", place, i);
         RoutingTable *table = &routing->tables[i];
         table->tokens = g_new0(int64_t, spec->n_ranks * spec->experts);
-        if (!routing_read_layer(json_array_get(spec->loads, (size_t)i), spec, where, table->tokens, error)) {
+        if (!routing_read_layer(spec, i, table->tokens, error)) {
             return FALSE;
         }
         measured_share(spec, table->tokens, share);
@@ -307,7 +306,7 @@ static gboolean routing_fill_measured(Routing *routing, const char *place, GErro
     return TRUE;
 }
 
-Routing *routing_new(const RoutingSpec *spec, const char *place, GError **error)
+Routing *routing_new(const RoutingSpec *spec, GError **error)
 {
     g_autoptr(Routing) routing = g_new0(Routing, 1);
     g_assert(spec->experts > 0 && spec->top_k > 0 && spec->top_k <= spec->experts && spec->tokens >= 0);
@@ -318,7 +317,7 @@ Routing *routing_new(const RoutingSpec *spec, const char *place, GError **error)
     routing->table_of_layer = g_new0(int, MAX(spec->n_layers, 1));
     if (spec->kind != PLAN_ROUTING_MEASURED) {
         routing_fill_drawn(routing);
-    } else if (!routing_fill_measured(routing, place != NULL ? place : "load_file", error)) {
+    } else if (!routing_fill_measured(routing, error)) {
         return NULL;
     }
     return g_steal_pointer(&routing);

@@ -37,7 +37,7 @@ typedef struct RoutingSpec {
     uint64_t seed;        /* of the shuffle, and of draws */
     gboolean sorted;      /* zipf: expert e has popularity rank e, no shuffle */
     const int64_t *order; /* expert of each popularity rank [experts], or NULL */
-    json_t *loads;        /* measured: [layer][expert] or [layer][source rank][expert], borrowed */
+    const JsonDoc *loads; /* measured: [layer][expert] or [layer][source rank][expert], borrowed */
     gboolean exact;       /* measured: the counts are rows as they were kept, taken as they are */
     int64_t experts, top_k;
     int64_t n_ranks;          /* of the expert-parallel group */
@@ -84,9 +84,11 @@ void routing_table_shares(const RoutingSpec *spec, int table, double *ret_share)
 double routing_scattered(const RoutingSpec *spec, int table, int window, int64_t expert, double share, double tokens,
                          double sequences);
 
-/* Loads of a spec. Fails on measured loads whose shape does not fit (place is "FILE: path" for the message, or NULL).
- */
-Routing *routing_new(const RoutingSpec *spec, const char *place, GError **error);
+/* Loads of a spec. Fails on measured loads that do not fit, with their place; those of a plan do. */
+Routing *routing_new(const RoutingSpec *spec, GError **error);
+
+/* Whether measured loads fit the spec; FALSE with the place of what does not. */
+gboolean routing_check_measured(const RoutingSpec *spec, GError **error);
 void routing_free(Routing *routing);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Routing, routing_free)
 

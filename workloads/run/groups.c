@@ -37,7 +37,7 @@ static gboolean sample_groups(RunGroups *groups, GError **error)
     }
     for (int64_t g = 0; g < n_sampled(groups); g++) {
         spec.group = g;
-        Routing *routing = routing_new(&spec, plan->name, error);
+        Routing *routing = routing_new(&spec, error);
         if (routing == NULL) {
             return FALSE;
         }

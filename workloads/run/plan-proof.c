@@ -263,7 +263,7 @@ static TrainerSettings trainer_settings(const Plan *plan, const OptimSettings *o
 static Routing *proof_routing(const Plan *plan)
 {
     RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
-    return routing_is_needed(plan) ? routing_new(&spec, NULL, NULL) : NULL;
+    return routing_is_needed(plan) ? routing_new(&spec, NULL) : NULL;
 }
 
 static int64_t *layer_capacities(const Plan *plan, const Routing *routing)

@@ -60,7 +60,8 @@ static int64_t *group_arrivals(const Plan *plan, const VirtualRanks *world, int6
 /* Rows as the routers kept them, on the slots of the plan's own placement and under its capacities. */
 static Routing *group_routing(const Plan *plan, const Routing *placed, const VirtualRanks *world, int64_t first_rank, GError **error)
 {
-    json_t *loads = group_loads(plan, world, first_rank);
+    g_autoptr(json_t) value = group_loads(plan, world, first_rank);
+    g_autoptr(JsonDoc) loads = json_doc_from_value(value, "loads of the virtual ranks");
     RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
     spec.kind = PLAN_ROUTING_MEASURED;
     spec.loads = loads;
@@ -68,9 +69,7 @@ static Routing *group_routing(const Plan *plan, const Routing *placed, const Vir
     spec.placed = placed;
     g_autofree int64_t *arrivals = group_arrivals(plan, world, first_rank);
     spec.arrivals = plan_sends_tokens(plan) ? arrivals : NULL;
-    Routing *routing = routing_new(&spec, "loads of the virtual ranks", error);
-    json_decref(loads);
-    return routing;
+    return routing_new(&spec, error);
 }
 
 static void destroy_program(void *program)

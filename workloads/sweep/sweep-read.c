@@ -42,12 +42,6 @@ static json_t *schema_defaults(json_t *schema)
     return object;
 }
 
-static void adopt_error(JsonObject *object, const char *key, GError *error)
-{
-    json_object_fail(object, key, "%s", error->message);
-    g_error_free(error);
-}
-
 static void read_base(Reader *reader, JsonObject *root)
 {
     Sweep *sweep = reader->sweep;
@@ -61,7 +55,7 @@ static void read_base(Reader *reader, JsonObject *root)
         GError *error = NULL;
         g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, &error);
         if (doc == NULL) {
-            adopt_error(root, "base", error);
+            json_object_adopt(root, "base", error);
             return;
         }
         sweep->base = json_incref(json_doc_root(doc));
@@ -89,7 +83,7 @@ static void add_field(Reader *reader, JsonObject *object, const char *path, guin
         }
     }
     if (!sweep_check_field(path, reader->schema, &error)) {
-        adopt_error(object, path, error);
+        json_object_adopt(object, path, error);
     }
     g_array_append_val(reader->sweep->fields, field);
 }
@@ -108,7 +102,7 @@ static json_t *read_values(Reader *reader, JsonObject *object, const char *key)
     json_t *raw = json_object_raw(object, key);
     json_t *values = raw != NULL ? sweep_values_expand(raw, reader->names, reader->sweep->base, &error) : NULL;
     if (values == NULL && error != NULL) {
-        adopt_error(object, key, error);
+        json_object_adopt(object, key, error);
     } else if (values == NULL) {
         json_object_fail(object, key, "has no values");
     }
