@@ -253,10 +253,10 @@ static void reduce_group(const LayerPass *pass, const FsdpGroup *group, int arg,
 }
 
 /* The nested group's hook before its backward; then the next layer is gathered ahead. */
-static void backward_experts(const Walk *walk, int first, int last)
+static void backward_experts(const Walk *walk)
 {
     const LayerPass *pass = walk->pass;
-    if (pass->reshard && walk->mode != SAVE_ALL && retention_runs_any(pass->retention, first, last)) {
+    if (pass->reshard && walk->mode != SAVE_ALL && retention_runs_experts(pass->retention)) {
         fsdp_unshard(pass->emitter, pass->experts, ARG_EXPERTS, ARG_EXPERTS_TOKEN);
     }
     if (pass->reshard) {
@@ -277,7 +277,7 @@ static int backward_ops(Walk *walk, int pending)
     for (int o = walk->end_op - 1; o >= walk->first_op; o--) {
         walk_end_exchange(walk, o, -1);
         if (nested && o == last) {
-            backward_experts(walk, first, last);
+            backward_experts(walk);
         }
         if (o == pass->next_op && pass->next != NULL) {
             fsdp_unshard(pass->emitter, pass->next, ARG_NEXT, ARG_NEXT_TOKEN);

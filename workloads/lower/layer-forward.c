@@ -104,7 +104,7 @@ void walk_forward(Walk *walk, int end_op)
     const LayerPass *pass = walk->pass;
     int first = 0, last = -1;
     gboolean nested = pass->experts != NULL && walk_expert_range(walk, &first, &last);
-    gboolean gathers = nested && (!walk->in_recompute || retention_runs_any(pass->retention, first, last));
+    gboolean gathers = nested && (!walk->in_recompute || retention_runs_experts(pass->retention));
     for (int o = walk->first_op; o < end_op; o++) {
         gboolean is_cached = walk->in_recompute && walk->mode == SAVE_SELECTED && walk_keeps_op(walk, o);
         walk_start_exchange(walk, o, end_op);

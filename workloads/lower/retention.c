@@ -61,6 +61,9 @@ void retention_prune(Retention *table, const Graph *graph)
         keep[o] = table->of_op[o] != KEEP_NOT;
     }
     (void)cut_runs(layer, keep, table->runs);
+    for (int o = 0; o < table->n_ops; o++) {
+        table->runs_experts = table->runs_experts || (table->runs[o] && layer->experts[o]);
+    }
     cut_layer_free(layer);
 }
 
@@ -69,14 +72,9 @@ gboolean retention_runs(const Retention *table, int op)
     return table == NULL || table->runs == NULL || table->runs[op];
 }
 
-gboolean retention_runs_any(const Retention *table, int first, int last)
+gboolean retention_runs_experts(const Retention *table)
 {
-    for (int o = first; o <= last; o++) {
-        if (retention_runs(table, o)) {
-            return TRUE;
-        }
-    }
-    return FALSE;
+    return table == NULL || table->runs == NULL || table->runs_experts;
 }
 
 void retention_plan_free(RetentionPlan *plan)

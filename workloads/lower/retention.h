@@ -47,6 +47,7 @@ typedef struct Retention {
     gboolean intercepts; /* SAVE_SELECTED: the host looks every operator up when it runs (selective checkpointing) */
     gint32 id;      /* tables of equal content have equal ids */
     guint8 *runs;   /* by operator: a recomputation needs it; NULL: it runs everything that is not kept, as checkpoints do */
+    gboolean runs_experts; /* with runs: one of these reads parameters of experts */
     guint8 *of_op;  /* SAVE_SELECTED: Keeping of the results of each operator */
     guint64 *moved; /* SAVE_ALL: bit s = slot s of the operator lies in DDR */
     gboolean has_ddr;
@@ -113,9 +114,11 @@ const Retention *retention_plan_share(RetentionPlan *plan, Retention *table);
 /* From here on the table's recomputation leaves out what nobody needs. Call once, when of_op is final. */
 void retention_prune(Retention *table, const Graph *graph);
 
-/* Whether a recomputation runs an operator that is not kept; any of first … last. */
+/* Whether a recomputation runs an operator that is not kept. */
 gboolean retention_runs(const Retention *table, int op);
-gboolean retention_runs_any(const Retention *table, int first, int last);
+
+/* Whether a recomputation runs an operator that reads experts' parameters: then, and only then, it gathers them. */
+gboolean retention_runs_experts(const Retention *table);
 
 /* Adds an event; ops (n of them) are copied. Call retention_plan_sort() after the last. */
 void retention_add_event(RetentionPlan *plan, gint32 at, SwapAction action, int64_t layer, const guint8 *ops, int n_ops);

@@ -520,7 +520,7 @@ static int64_t backward_experts(const Lives *lives, Timeline *timeline, int firs
     int at = backward_place(lives, last) + AT_PRE, after = backward_place(lives, first) + AT_POST;
     if (spec->plan->reshard_after_forward) {
         timeline_unshard(timeline, spec->experts, PASS_PROLOGUE - 4);
-        if (spec->keep != PASS_KEEP_ALL && retention_runs_any(spec->retention, first, last)) {
+        if (spec->keep != PASS_KEEP_ALL && retention_runs_experts(spec->retention)) {
             timeline_wait(timeline, spec->experts, forward_place(first) + AT_PRE, TRUE, 0);
             timeline_dead(timeline, spec->experts->params, forward_place(last) + AT_POST);
             timeline_unshard(timeline, spec->experts, at);
