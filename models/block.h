@@ -106,6 +106,9 @@ ModelGraph *model_graph_new(const Model *model, const BlockOptions *options);
 void model_graph_free(ModelGraph *graph);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(ModelGraph, model_graph_free)
 
+/* Memory that it takes. */
+size_t model_graph_size_bytes(const ModelGraph *graph);
+
 /* Graph of a layer. */
 const Graph *model_graph_layer(const ModelGraph *graph, int64_t layer);
 

@@ -33,6 +33,19 @@ void graph_free(Graph *graph)
     g_free(graph);
 }
 
+size_t graph_size_bytes(const Graph *graph)
+{
+    enum { ATTR_BYTES = 64, ARRAYS = 6, ARRAY_BYTES = 48 }; /* attributes are small structs of many kinds */
+    if (graph == NULL) {
+        return 0;
+    }
+    /* arrays grow by doubling: up to twice what they hold */
+    return sizeof *graph + ARRAYS * ARRAY_BYTES +
+           2 * (graph->ops->len * sizeof(Op) + graph->tensors->len * sizeof(GraphTensor) +
+                graph->params->len * sizeof(GraphParam) + (graph->inputs->len + graph->outputs->len) * sizeof(int)) +
+           graph->attrs->len * (ATTR_BYTES + 2 * sizeof(void *));
+}
+
 int graph_add_tensor(Graph *graph, const char *name, RowSpace rows, int64_t width, Dtype dtype)
 {
     GraphTensor tensor = {

@@ -118,6 +118,9 @@ Graph *graph_new(Dtype compute);
 void graph_free(Graph *graph);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Graph, graph_free)
 
+/* Memory that it takes. */
+size_t graph_size_bytes(const Graph *graph);
+
 /* Adds a tensor given from outside; returns its index. */
 int graph_add_input(Graph *graph, const char *name, RowSpace rows, int64_t width, Dtype dtype, gboolean needs_grad);
 

@@ -257,6 +257,16 @@ void model_graph_free(ModelGraph *graph)
     }
 }
 
+size_t model_graph_size_bytes(const ModelGraph *graph)
+{
+    size_t n_bytes = sizeof *graph + (size_t)graph->n_layers * sizeof(int) + graph_size_bytes(graph->embedding) +
+                     graph_size_bytes(graph->head) + graph_size_bytes(graph->vision);
+    for (guint i = 0; i < graph->kinds->len; i++) {
+        n_bytes += graph_size_bytes(g_ptr_array_index(graph->kinds, i));
+    }
+    return n_bytes;
+}
+
 const Graph *model_graph_layer(const ModelGraph *graph, int64_t layer)
 {
     g_assert(layer >= 0 && layer < graph->n_layers);

@@ -48,6 +48,12 @@ void price_list_free(PriceList *list)
     }
 }
 
+size_t price_list_size_bytes(const PriceList *list)
+{
+    enum { SLOT_BYTES = 64 };
+    return g_hash_table_size(list->table) * (sizeof(Priced) + SLOT_BYTES);
+}
+
 static Price price_of(const Device *device, const Work *work)
 {
     Price price = {.evidence = EVIDENCE_ASSUMED};

@@ -20,5 +20,8 @@ typedef struct PriceList PriceList;
 PriceList *price_list_new(void);
 void price_list_free(PriceList *list);
 
+/* Memory that it takes. */
+size_t price_list_size_bytes(const PriceList *list);
+
 /* Price of one launch of a kernel; one list serves one device. list NULL: nothing is remembered. */
 Price price_list_get(PriceList *list, const Device *device, const Work *work);

@@ -78,6 +78,14 @@ void segment_unref(Segment *segment)
     g_free(segment);
 }
 
+size_t segment_size_bytes(const Segment *segment)
+{
+    enum { VIEW_ITEM_BYTES = 40, NAME_BYTES = 64 };
+    /* arrays grow by doubling: up to twice what they hold */
+    return sizeof *segment + NAME_BYTES + segment->instrs->len * (2 * sizeof(Instr) + N_SEGMENT_VIEWS * VIEW_ITEM_BYTES) +
+           2 * segment->operands->len * sizeof(Place) + (segment->works != NULL ? 2 * segment->works->len * sizeof(Work) : 0);
+}
+
 static void drop_segment(void *segment)
 {
     segment_unref(segment);

@@ -247,6 +247,9 @@ Segment *segment_ref(Segment *segment);
 void segment_unref(Segment *segment);
 Segment *program_segment(const Program *program, int idx);
 
+/* Memory that a segment takes, with the forms that interpreters may make of it. */
+size_t segment_size_bytes(const Segment *segment);
+
 /* Times that a call of the list runs: 1, or those of the repeated block. */
 int64_t program_call_times(const Program *program, guint call);
 

@@ -36,7 +36,8 @@ struct LowerCache {
     Intern *contents;
     GArray *prices;              /* DevicePrices: a sweep has few devices */
     int n_scopes;
-    size_t n_instrs;
+    GPtrArray *uncounted; /* Segment, borrowed: put in since size_bytes was last brought up to date */
+    size_t size_bytes;    /* of entries, graphs and counted segments */
 };
 
 static guint bytes_hash(const void *data, size_t n_bytes)
@@ -106,6 +107,7 @@ LowerCache *lower_cache_new(void)
     cache->contents = intern_new();
     cache->prices = g_array_new(FALSE, TRUE, sizeof(DevicePrices));
     g_array_set_clear_func(cache->prices, device_prices_clear);
+    cache->uncounted = g_ptr_array_new();
     return cache;
 }
 
@@ -117,13 +119,25 @@ void lower_cache_free(LowerCache *cache)
         g_hash_table_unref(cache->graphs);
         intern_free(cache->contents);
         g_array_unref(cache->prices);
+        g_ptr_array_unref(cache->uncounted);
         g_free(cache);
     }
 }
 
-size_t lower_cache_size(const LowerCache *cache)
+/* What a table takes beside an entry. */
+enum { SLOT_BYTES = 64 };
+
+size_t lower_cache_size_bytes(LowerCache *cache)
 {
-    return cache->n_instrs;
+    size_t n_bytes = intern_size_bytes(cache->contents);
+    for (guint i = 0; i < cache->uncounted->len; i++) {
+        cache->size_bytes += segment_size_bytes(g_ptr_array_index(cache->uncounted, i));
+    }
+    g_ptr_array_set_size(cache->uncounted, 0);
+    for (guint i = 0; i < cache->prices->len; i++) {
+        n_bytes += price_list_size_bytes(g_array_index(cache->prices, DevicePrices, i).prices);
+    }
+    return n_bytes + cache->size_bytes;
 }
 
 /* The plan without what names it and what neither its layers nor its graphs can see. */
@@ -138,7 +152,7 @@ static void start_key(const Plan *plan, PlanKey *ret_key)
     ret_key->plan.global_batch = ret_key->plan.n_micro_batches = 0;
 }
 
-static Entry *find_entry(GHashTable *table, const Plan *plan, const PlanKey *key)
+static Entry *find_entry(LowerCache *cache, GHashTable *table, const Plan *plan, const PlanKey *key)
 {
     Entry *entry = g_hash_table_lookup(table, key);
     if (entry == NULL) {
@@ -147,6 +161,7 @@ static Entry *find_entry(GHashTable *table, const Plan *plan, const PlanKey *key
         entry->plan = plan_ref(plan);
         entry->scope = -1;
         g_hash_table_insert(table, &entry->key, entry);
+        cache->size_bytes += sizeof *entry + sizeof *plan + SLOT_BYTES;
     }
     return entry;
 }
@@ -163,9 +178,10 @@ const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan)
     key.plan.prefetch = PLAN_PREFETCH_IMPLICIT;
     key.plan.recompute = PLAN_RECOMPUTE_NONE;
     memset(key.plan.keep, 0, sizeof key.plan.keep);
-    Entry *entry = find_entry(cache->graphs, plan, &key);
+    Entry *entry = find_entry(cache, cache->graphs, plan, &key);
     if (entry->graphs == NULL) {
         entry->graphs = lower_graphs(plan);
+        cache->size_bytes += model_graph_size_bytes(entry->graphs);
     }
     return entry->graphs;
 }
@@ -189,7 +205,7 @@ int lower_cache_scope(LowerCache *cache, const Plan *plan)
     PlanKey key;
     start_key(plan, &key);
     key.plan.seq_chunk = key.plan.vocab_chunk = 0;
-    Entry *entry = find_entry(cache->scopes, plan, &key);
+    Entry *entry = find_entry(cache, cache->scopes, plan, &key);
     if (entry->scope < 0) {
         entry->scope = cache->n_scopes++;
     }
@@ -216,6 +232,7 @@ void lower_cache_put(LowerCache *cache, int scope, const gint32 *key, Segment *s
     entry->key[0] = scope;
     memcpy(entry->key + 1, key, SEGMENT_KEY_WORDS * sizeof(gint32));
     entry->segment = segment_ref(segment);
-    cache->n_instrs += segment->instrs->len;
+    cache->size_bytes += sizeof *entry + SLOT_BYTES;
+    g_ptr_array_add(cache->uncounted, segment); /* its instructions are still to come */
     g_hash_table_insert(cache->segments, entry, entry);
 }

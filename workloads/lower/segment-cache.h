@@ -21,8 +21,8 @@ LowerCache *lower_cache_new(void);
 void lower_cache_free(LowerCache *cache);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(LowerCache, lower_cache_free)
 
-/* Instructions of all segments, a measure of the memory that the cache takes. */
-size_t lower_cache_size(const LowerCache *cache);
+/* Memory that the cache takes. Call between two lowerings: what is put in is counted when it is whole. */
+size_t lower_cache_size_bytes(LowerCache *cache);
 
 /* Graphs of a plan's model; they live as long as the cache. */
 const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan);

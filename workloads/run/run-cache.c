@@ -1,7 +1,7 @@
 #include "workloads/run/run-cache.h"
 
 /* What a cache may hold before it is emptied. */
-enum { CACHED_INSTRS_MAX = 3 << 20, CACHED_BYTES_MAX = 256 << 20 };
+enum { CACHED_BYTES_MAX = 64 << 20 };
 
 RunCache *run_cache_new(void)
 {
@@ -29,9 +29,16 @@ void run_cache_verify(RunCache *cache)
     cache->verifies = TRUE;
 }
 
+size_t run_cache_size_bytes(RunCache *cache)
+{
+    enum { SLOT_BYTES = 64 };
+    return lower_cache_size_bytes(cache->lowered) + step_memo_size_bytes(cache->steps) +
+           g_hash_table_size(cache->facts) * (sizeof(PlanFacts) + SLOT_BYTES);
+}
+
 void run_cache_trim(RunCache *cache)
 {
-    if (lower_cache_size(cache->lowered) > CACHED_INSTRS_MAX || step_memo_size_bytes(cache->steps) > CACHED_BYTES_MAX) {
+    if (run_cache_size_bytes(cache) > CACHED_BYTES_MAX) {
         step_memo_clear(cache->steps);
         g_hash_table_remove_all(cache->facts);
         lower_cache_free(cache->lowered);

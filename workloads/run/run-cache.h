@@ -26,5 +26,8 @@ Program *run_cache_lower(RunCache *cache, const Plan *plan, const ModelGraph *gr
 /* ledger_run() with the cache's memo, or without a cache. */
 gboolean run_cache_ledger(RunCache *cache, const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error);
 
+/* Memory that it takes, as far as it grows with the number of runs. Call between runs. */
+size_t run_cache_size_bytes(RunCache *cache);
+
 /* Forgets everything once it takes too much; nothing of it may be in use. */
 void run_cache_trim(RunCache *cache);

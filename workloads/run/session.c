@@ -6,7 +6,6 @@
 struct Session {
     PlanCache *plans;
     RunCache *runs;
-    int64_t n_uses;
 };
 
 Session *session_new(void)
@@ -31,17 +30,6 @@ Plan *session_plan(Session *session, json_t *value, const char *name, const char
     return plan_from_json_cached(session->plans, value, name, base_dir, error);
 }
 
-/* Plans of many layouts share little: what they leave behind is thrown away now and then, so that memory stays flat. */
-static void forget(Session *session)
-{
-    enum { USES = 128 };
-    if (++session->n_uses % USES == 0) {
-        run_cache_free(session->runs);
-        session->runs = run_cache_new();
-    }
-    run_cache_trim(session->runs);
-}
-
 /* Of one of the plans that a run tries. */
 static gboolean bound_trial(Session *session, const Plan *plan, const ModelGraph *graphs, Bound *ret_bound, GError **error)
 {
@@ -60,7 +48,7 @@ static gboolean bound_trial(Session *session, const Plan *plan, const ModelGraph
 
 gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, double *ret_flops_per_token, GError **error)
 {
-    forget(session);
+    run_cache_trim(session->runs);
     const ModelGraph *graphs = lower_cache_graphs(session->runs->lowered, plan);
     Bound least = {G_MAXINT64, G_MAXINT64, G_MAXINT64, G_MAXINT64};
     for (size_t i = 0; i < run_n_trials(plan); i++) {
@@ -82,6 +70,5 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, dou
 
 Result *session_run(Session *session, const Plan *plan, GError **error)
 {
-    forget(session);
     return run_plan_cached(session->runs, plan, NULL, error);
 }

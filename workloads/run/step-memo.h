@@ -88,6 +88,7 @@ struct StepMemo {
     ShareLaw *law;
     GArray *moves;         /* Move, by key */
     GHashTable *known;     /* KnownView by segment and clock: of segments that are shared between plans */
+    size_t known_bytes;
     Lanes *lanes;
     GArray *words, *items, *places; /* scratch */
     SegmentCounts counts;           /* of the last segment that is not shared */

@@ -17,6 +17,9 @@ typedef struct ViewHead {
     gint64 n_places, n_items;
 } ViewHead;
 
+/* What a table takes beside an entry. */
+enum { KNOWN_SLOT_BYTES = 64 };
+
 static guint known_hash(const void *data)
 {
     const KnownView *known = data;
@@ -90,7 +93,7 @@ void step_memo_free(StepMemo *memo)
 size_t step_memo_size_bytes(const StepMemo *memo)
 {
     return intern_size_bytes(memo->views) + intern_size_bytes(memo->states) + intern_size_bytes(memo->keys) +
-           memo->moves->len * sizeof(Move);
+           memo->moves->len * sizeof(Move) + memo->known_bytes;
 }
 
 void step_memo_clear(StepMemo *memo)
@@ -101,6 +104,7 @@ void step_memo_clear(StepMemo *memo)
     intern_clear(memo->keys);
     g_array_set_size(memo->moves, 0);
     g_hash_table_unref(memo->known);
+    memo->known_bytes = 0;
     memo_start(memo);
 }
 
@@ -213,6 +217,7 @@ static KnownView *find_known(StepMemo *memo, Segment *segment, const ProgramCloc
         *known = wanted;
         segment_ref(segment);
         g_hash_table_insert(memo->known, known, known);
+        memo->known_bytes += sizeof *known + KNOWN_SLOT_BYTES;
     }
     return known;
 }
@@ -241,6 +246,7 @@ const SegmentCounts *step_counts(StepMemo *memo, Segment *segment, const Program
     if (!known->has_counts) {
         step_count_segment(segment, clock, &known->counts);
         known->has_counts = TRUE;
+        memo->known_bytes += known->counts.n_labels * sizeof *known->counts.labels + known->counts.n_colls * sizeof *known->counts.colls;
     }
     return &known->counts;
 }
