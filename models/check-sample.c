@@ -106,18 +106,29 @@ void check_sample_clear(Sample *s)
     graph_free(s->graph);
 }
 
+gboolean check_is_chain(Variant variant)
+{
+    return variant >= VARIANT_CHAIN;
+}
+
 /* Before the graph is finished a variant freezes what it does not differentiate. */
 gboolean check_sample_init(Sample *s, OpKind kind, int idx, Variant variant)
 {
+    gboolean is_chain = check_is_chain(variant);
+    gboolean is_frozen = variant == VARIANT_FROZEN || variant == VARIANT_CHAIN_FROZEN;
+    gboolean no_input_grad = variant == VARIANT_NO_INPUT_GRAD || variant == VARIANT_CHAIN_NO_INPUT_GRAD;
     *s = (Sample){.class = op_class(kind), .idx = idx};
     if (!check_sample_build(s->class, idx, &s->graph, &s->rows)) {
         return FALSE;
     }
-    for (guint i = 0; variant == VARIANT_FROZEN && i < s->graph->params->len; i++) {
+    for (guint i = 0; is_frozen && i < s->graph->params->len; i++) {
         graph_param(s->graph, (int)i)->trainable = FALSE;
     }
-    for (guint i = 0; variant == VARIANT_NO_INPUT_GRAD && i < s->graph->inputs->len; i++) {
+    for (guint i = 0; no_input_grad && i < s->graph->inputs->len; i++) {
         graph_tensor(s->graph, g_array_index(s->graph->inputs, int, i))->needs_grad = FALSE;
+    }
+    for (int o = 0; is_chain && o < graph_n_ops(s->graph); o++) {
+        graph_op(s->graph, o)->eager = TRUE;
     }
     widen(s->graph);
     graph_finish(s->graph);

@@ -5,8 +5,18 @@
 
 #include "models/execute.h"
 
-/* How a sample is run. */
-typedef enum Variant { VARIANT_FULL, VARIANT_FROZEN, VARIANT_NO_INPUT_GRAD, N_VARIANTS } Variant;
+/* How a sample is run: as fused kernels, then all operators as chains of framework operators. */
+typedef enum Variant {
+    VARIANT_FULL,
+    VARIANT_FROZEN,
+    VARIANT_NO_INPUT_GRAD,
+    VARIANT_CHAIN,
+    VARIANT_CHAIN_FROZEN,
+    VARIANT_CHAIN_NO_INPUT_GRAD,
+    N_VARIANTS
+} Variant;
+
+gboolean check_is_chain(Variant variant);
 
 /* A sample with its values. */
 typedef struct Sample {

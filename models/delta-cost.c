@@ -215,6 +215,7 @@ void delta_eager_backward(const DeltaShape *shape, const DeltaSums *sums, OpCost
 void delta_eager_saved(const DeltaShape *shape, OpSaved *saved)
 {
     int64_t heads = shape->value_heads;
+    saved->idle_aux = 1u << 0 | 1u << 2; /* the value kernels derive the pair matrices and the inverse in closed form */
     op_saved_aux(saved, ROWS_TOKENS, heads * 4 * shape->chunk * shape->key_dim, DTYPE_FP32);
     op_saved_aux(saved, ROWS_TOKENS, heads * (8 * shape->key_dim + 4 * shape->value_dim), DTYPE_FP32);
     op_saved_aux(saved, ROWS_TOKENS, heads * 2 * shape->chunk * shape->chunk / 3, DTYPE_FP32);

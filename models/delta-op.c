@@ -38,19 +38,29 @@ void delta_op_add_states(Graph *graph, Op *op, int before, int after)
     op_output(graph, op, after);
 }
 
+static const guint32 vectors = 1u << DELTA_IN_Q | 1u << DELTA_IN_K, gates = 1u << DELTA_IN_GATE | 1u << DELTA_IN_BETA;
+
+static guint32 state_input(const OpView *view)
+{
+    return view->op->n_inputs > DELTA_IN_STATE ? 1u << DELTA_IN_STATE : 0;
+}
+
 void delta_op_saved(const OpView *view, const DeltaOp *op, OpSaved *ret_saved)
+{
+    if (!view->op->eager) {
+        delta_fused_saved(view, op, ret_saved);
+        return;
+    }
+    *ret_saved = (OpSaved){.inputs = vectors | gates | state_input(view)};
+    delta_eager_saved(&op->shape, ret_saved);
+}
+
+void delta_fused_saved(const OpView *view, const DeltaOp *op, OpSaved *ret_saved)
 {
     const DeltaShape *shape = &op->shape;
     Dtype dtype = op_in(view, DELTA_IN_Q)->dtype, wide = op_wide_dtype(view->graph);
-    guint32 vectors = 1u << DELTA_IN_Q | 1u << DELTA_IN_K, gates = 1u << DELTA_IN_GATE | 1u << DELTA_IN_BETA;
-    if (view->op->eager) {
-        *ret_saved = (OpSaved){.inputs = vectors | gates};
-        delta_eager_saved(shape, ret_saved);
-        return;
-    }
-    *ret_saved = (OpSaved){.inputs = 1u << DELTA_IN_V | gates};
+    *ret_saved = (OpSaved){.inputs = 1u << DELTA_IN_V | gates | state_input(view)};
     ret_saved->inputs |= op->normed ? 0 : vectors;
-    ret_saved->inputs |= view->op->n_inputs > DELTA_IN_STATE ? 1u << DELTA_IN_STATE : 0;
     op_saved_aux(ret_saved, ROWS_TOKENS, op->pair_heads * shape->chunk, dtype);
     op_saved_aux(ret_saved, ROWS_TOKENS, op->pair_heads * shape->chunk, dtype);
     if (op->normed) {

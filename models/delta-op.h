@@ -41,6 +41,9 @@ void delta_op_add_states(Graph *graph, Op *op, int before, int after);
 /* Pair matrices, normed q and k with their reciprocal norms; v, gate and beta by reference (kernels.md 2.6). */
 void delta_op_saved(const OpView *view, const DeltaOp *op, OpSaved *ret_saved);
 
+/* The same of the fused form, whichever the operator has. */
+void delta_fused_saved(const OpView *view, const DeltaOp *op, OpSaved *ret_saved);
+
 /* Kernels of the passes. Backward makes every gradient at once, needed or not: they share nearly all of the work. */
 void delta_op_forward_cost(const OpView *view, const DeltaOp *op, OpCost *ret_cost);
 void delta_op_backward_cost(const OpView *view, const DeltaOp *op, OpCost *ret_cost);

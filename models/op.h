@@ -70,7 +70,10 @@ typedef struct OpAux {
 typedef struct OpSaved {
     guint32 inputs;
     guint32 outputs;
-    guint32 copied_outputs; /* outputs that a last kernel copies from an auxiliary tensor: a cache of results holds that */
+    guint32 copied_outputs; /* outputs that a last kernel copies from auxiliary tensors, in their order: a cache of
+                               results holds those */
+    guint32
+        idle_aux; /* auxiliary tensors that the framework keeps though the value kernels' derivatives read none of it */
     int n_aux;
     OpAux aux[OP_AUX_MAX];
 } OpSaved;

@@ -34,10 +34,17 @@ typedef struct ActivationSlope {
     real g, u;
 } ActivationSlope;
 
-/* One form: y, and its slopes. u is 0 for plain forms. */
+enum { KEPT_MAX = 6 };
+
+/*
+ * One form: y, and its slopes. u is 0 for plain forms. Forms whose chain of framework kernels keeps more than its
+ * inputs: what it keeps of one element, and the slopes from that and from the inputs that it keeps.
+ */
 typedef struct ActivationKernel {
     real (*value)(const ActivationAttr *attr, real g, real u);
     ActivationSlope (*slope)(const ActivationAttr *attr, real g, real u);
+    void (*keep)(const ActivationAttr *attr, real g, real u, real *ret_kept);
+    ActivationSlope (*kept_slope)(const ActivationAttr *attr, real g, real u, const real *kept);
 } ActivationKernel;
 
 static real swiglu_value(const ActivationAttr *attr, real g, real u)
@@ -51,6 +58,21 @@ static ActivationSlope swiglu_slope(const ActivationAttr *attr, real g, real u)
     (void)attr;
     real s = real_sigmoid(g), silu = g * s;
     return (ActivationSlope){u * (s + silu * (1 - s)), silu};
+}
+
+/* Kept: SiLU. */
+static void swiglu_keep(const ActivationAttr *attr, real g, real u, real *ret_kept)
+{
+    (void)attr;
+    (void)u;
+    ret_kept[0] = g * real_sigmoid(g);
+}
+
+static ActivationSlope swiglu_kept_slope(const ActivationAttr *attr, real g, real u, const real *kept)
+{
+    (void)attr;
+    real s = real_sigmoid(g);
+    return (ActivationSlope){u * (s + g * s * (1 - s)), kept[0]};
 }
 
 static real situ_value(const ActivationAttr *attr, real g, real u)
@@ -67,6 +89,26 @@ static ActivationSlope situ_slope(const ActivationAttr *attr, real g, real u)
     real tu = bound > 0 ? real_tanh(u / bound) : 0;
     real linear = bound > 0 ? bound * tu : u;
     return (ActivationSlope){linear * ((1 - t * t) * s + gate * (1 - s)), gate * (1 - tu * tu)};
+}
+
+/* Kept: the gate's tanh and its multiple, the sigmoid, their product; with a bound on u its tanh and that multiple. */
+static void situ_keep(const ActivationAttr *attr, real g, real u, real *ret_kept)
+{
+    real beta = (real)attr->beta, bound = (real)attr->linear_beta;
+    ret_kept[0] = real_tanh(g / beta);
+    ret_kept[1] = beta * ret_kept[0];
+    ret_kept[2] = real_sigmoid(g);
+    ret_kept[3] = ret_kept[1] * ret_kept[2];
+    ret_kept[4] = bound > 0 ? real_tanh(u / bound) : 0;
+    ret_kept[5] = bound * ret_kept[4];
+}
+
+static ActivationSlope situ_kept_slope(const ActivationAttr *attr, real g, real u, const real *kept)
+{
+    gboolean bounded = attr->linear_beta > 0;
+    real linear = bounded ? kept[5] : u, tu = bounded ? kept[4] : 0, s = kept[2];
+    (void)g;
+    return (ActivationSlope){linear * ((1 - kept[0] * kept[0]) * s + kept[1] * s * (1 - s)), kept[3] * (1 - tu * tu)};
 }
 
 static real gptoss_value(const ActivationAttr *attr, real g, real u)
@@ -87,6 +129,23 @@ static ActivationSlope gptoss_slope(const ActivationAttr *attr, real g, real u)
     return (ActivationSlope){in_g * ((u + 1) * (s + GPTOSS_ALPHA * glu * (1 - s))), in_u * glu};
 }
 
+/* Kept: the bounded gate, its sigmoid, their product, the bounded u plus one. */
+static void gptoss_keep(const ActivationAttr *attr, real g, real u, real *ret_kept)
+{
+    (void)attr;
+    ret_kept[0] = real_min(g, GPTOSS_LIMIT);
+    ret_kept[1] = real_sigmoid(GPTOSS_ALPHA * ret_kept[0]);
+    ret_kept[2] = ret_kept[0] * ret_kept[1];
+    ret_kept[3] = real_max(real_min(u, GPTOSS_LIMIT), -GPTOSS_LIMIT) + 1;
+}
+
+static ActivationSlope gptoss_kept_slope(const ActivationAttr *attr, real g, real u, const real *kept)
+{
+    real in_g = g <= GPTOSS_LIMIT ? 1 : 0, in_u = u <= GPTOSS_LIMIT && u >= -GPTOSS_LIMIT ? 1 : 0, s = kept[1];
+    (void)attr;
+    return (ActivationSlope){in_g * (kept[3] * (s + GPTOSS_ALPHA * kept[0] * s * (1 - s))), in_u * kept[2]};
+}
+
 static real relu2_value(const ActivationAttr *attr, real g, real u)
 {
     (void)attr;
@@ -100,6 +159,22 @@ static ActivationSlope relu2_slope(const ActivationAttr *attr, real g, real u)
     (void)attr;
     (void)u;
     return (ActivationSlope){2 * real_max(g, 0), 0};
+}
+
+/* Kept: the positive part. */
+static void relu2_keep(const ActivationAttr *attr, real g, real u, real *ret_kept)
+{
+    (void)attr;
+    (void)u;
+    ret_kept[0] = real_max(g, 0);
+}
+
+static ActivationSlope relu2_kept_slope(const ActivationAttr *attr, real g, real u, const real *kept)
+{
+    (void)attr;
+    (void)g;
+    (void)u;
+    return (ActivationSlope){2 * kept[0], 0};
 }
 
 static real silu_value(const ActivationAttr *attr, real g, real u)
@@ -156,14 +231,28 @@ static ActivationSlope gelu_tanh_slope(const ActivationAttr *attr, real g, real 
 }
 
 static const ActivationKernel activation_kernels[N_ACTIVATION_FORMS] = {
-    [ACTIVATION_FORM_SWIGLU] = {swiglu_value, swiglu_slope},
-    [ACTIVATION_FORM_SITU] = {situ_value, situ_slope},
-    [ACTIVATION_FORM_GPTOSS] = {gptoss_value, gptoss_slope},
-    [ACTIVATION_FORM_RELU2] = {relu2_value, relu2_slope},
-    [ACTIVATION_FORM_SILU] = {silu_value, silu_slope},
-    [ACTIVATION_FORM_GELU] = {gelu_value, gelu_slope},
-    [ACTIVATION_FORM_GELU_TANH] = {gelu_tanh_value, gelu_tanh_slope},
+    [ACTIVATION_FORM_SWIGLU] = {swiglu_value, swiglu_slope, swiglu_keep, swiglu_kept_slope},
+    [ACTIVATION_FORM_SITU] = {situ_value, situ_slope, situ_keep, situ_kept_slope},
+    [ACTIVATION_FORM_GPTOSS] = {gptoss_value, gptoss_slope, gptoss_keep, gptoss_kept_slope},
+    [ACTIVATION_FORM_RELU2] = {relu2_value, relu2_slope, relu2_keep, relu2_kept_slope},
+    [ACTIVATION_FORM_SILU] = {silu_value, silu_slope, NULL, NULL},
+    [ACTIVATION_FORM_GELU] = {gelu_value, gelu_slope, NULL, NULL},
+    [ACTIVATION_FORM_GELU_TANH] = {gelu_tanh_value, gelu_tanh_slope, NULL, NULL},
 };
+
+/* Slopes of element i, from the inputs or from what a chain has kept. */
+static ActivationSlope activation_slope(const OpRun *run, const ActivationKernel *kernel, int64_t i)
+{
+    const real *g = real_data_const(run->in[0]), *u = real_data_const(run->in[1]);
+    real at_g = g != NULL ? g[i] : 0, at_u = u != NULL ? u[i] : 0, kept[KEPT_MAX];
+    if (run->aux[0] == NULL) {
+        return kernel->slope(run->view->op->attr, at_g, at_u);
+    }
+    for (int k = 0; k < KEPT_MAX && run->aux[k] != NULL; k++) {
+        kept[k] = real_data_const(run->aux[k])[i];
+    }
+    return kernel->kept_slope(run->view->op->attr, at_g, at_u, kept);
+}
 
 gboolean REAL_NAME(activation_forward)(const OpRun *run, GError **error)
 {
@@ -174,7 +263,14 @@ gboolean REAL_NAME(activation_forward)(const OpRun *run, GError **error)
     real *y = real_data(run->out[0]);
     int64_t n = tensor_numel(run->out[0]);
     for (int64_t i = 0; i < n; i++) {
-        y[i] = kernel->value(attr, g[i], u != NULL ? u[i] : 0);
+        real kept[KEPT_MAX], at_u = u != NULL ? u[i] : 0;
+        y[i] = kernel->value(attr, g[i], at_u);
+        if (run->aux[0] != NULL) {
+            kernel->keep(attr, g[i], at_u, kept);
+        }
+        for (int k = 0; k < KEPT_MAX && run->aux[k] != NULL; k++) {
+            real_data(run->aux[k])[i] = kept[k];
+        }
     }
     op_count(run, activation_flops(attr).value * (double)n, (u != NULL ? 2 : 1) * n, n);
     return TRUE;
@@ -185,12 +281,11 @@ gboolean REAL_NAME(activation_backward)(const OpRun *run, GError **error)
     (void)error;
     const ActivationAttr *attr = run->view->op->attr;
     const ActivationKernel *kernel = &activation_kernels[attr->form];
-    const real *g = real_data_const(run->in[0]), *u = real_data_const(run->in[1]);
     const real *dy = real_data_const(run->dout[0]);
     real *dg = real_data(run->din[0]), *du = real_data(run->din[1]);
-    int64_t n = tensor_numel(run->in[0]);
+    int64_t n = graph_tensor_numel(op_in(run->view, 0), run->view->rows);
     for (int64_t i = 0; i < n; i++) {
-        ActivationSlope slope = kernel->slope(attr, g[i], u != NULL ? u[i] : 0);
+        ActivationSlope slope = activation_slope(run, kernel, i);
         real upstream = dy != NULL ? dy[i] : 0;
         if (dg != NULL) {
             dg[i] = upstream * slope.g;
@@ -200,7 +295,7 @@ gboolean REAL_NAME(activation_backward)(const OpRun *run, GError **error)
         }
     }
     int n_grads = (dg != NULL ? 1 : 0) + (du != NULL ? 1 : 0);
-    op_count(run, (activation_flops(attr).slope + n_grads) * (double)n, (u != NULL ? 3 : 2) * n, n_grads * n);
+    op_count(run, (activation_flops(attr).slope + n_grads) * (double)n, (run->in[1] != NULL ? 3 : 2) * n, n_grads * n);
     return TRUE;
 }
 

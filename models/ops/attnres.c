@@ -37,6 +37,53 @@ static void attnres_weights(const real *scores, int64_t n, real *ret_alpha)
     }
 }
 
+enum { AUX_SCORES, AUX_NORMS, AUX_STACK, AUX_KEYS }; /* eager: weights instead of scores */
+
+/* Row t of source i: the source itself, or what a chain has kept of it. */
+static const real *attnres_source(const OpRun *run, int64_t i, int64_t t)
+{
+    int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width;
+    return run->in[i] != NULL ? real_data_const(run->in[i]) + t * width
+                              : real_data_const(run->aux[AUX_STACK]) + (t * n + i) * width;
+}
+
+/* What a chain keeps of row t: weights, the sources one behind the other, and those scaled to norm one. */
+static void attnres_keep(const OpRun *run, int64_t t, const real *alpha)
+{
+    int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width;
+    const real *norms = real_data_const(run->aux[AUX_NORMS]) + t * n;
+    memcpy(real_data(run->aux[AUX_SCORES]) + t * n, alpha, (size_t)n * sizeof *alpha);
+    for (int64_t i = 0; i < n; i++) {
+        const real *v = real_data_const(run->in[i]) + t * width;
+        real *stack = real_data(run->aux[AUX_STACK]) + (t * n + i) * width;
+        real *keys = real_data(run->aux[AUX_KEYS]) + (t * n + i) * width;
+        for (int64_t d = 0; d < width; d++) {
+            stack[d] = v[d];
+            keys[d] = v[d] * norms[i];
+        }
+    }
+}
+
+/* Weights and scores of row t as backward has them. */
+static void attnres_kept(const OpRun *run, int64_t t, const real *c, real *ret_alpha, real *ret_scores)
+{
+    int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width;
+    const real *kept = real_data_const(run->aux[AUX_SCORES]) + t * n;
+    if (run->aux[AUX_KEYS] == NULL) {
+        memcpy(ret_scores, kept, (size_t)n * sizeof *kept);
+        attnres_weights(kept, n, ret_alpha);
+        return;
+    }
+    memcpy(ret_alpha, kept, (size_t)n * sizeof *kept);
+    for (int64_t i = 0; i < n; i++) {
+        const real *keys = real_data_const(run->aux[AUX_KEYS]) + (t * n + i) * width;
+        ret_scores[i] = 0;
+        for (int64_t d = 0; d < width; d++) {
+            ret_scores[i] += c[d] * keys[d];
+        }
+    }
+}
+
 /* FLOPs of attnres_weights(): maximum, difference, exponential, sum, quotient per score. */
 #define ATTNRES_WEIGHT_FLOPS 5.0
 
@@ -68,6 +115,9 @@ gboolean REAL_NAME(attnres_forward)(const OpRun *run, GError **error)
                 y[d] += alpha[i] * v[d];
             }
         }
+        if (run->aux[AUX_KEYS] != NULL) {
+            attnres_keep(run, t, alpha);
+        }
     }
     double flops = (double)(rows * n) * (6.0 * (double)width + 4 + ATTNRES_WEIGHT_FLOPS) + (double)width;
     op_count(run, flops, n * rows * width + 2 * width, rows * width + 2 * n * rows);
@@ -80,7 +130,7 @@ static void attnres_score_gradients(const OpRun *run, int64_t t, const real *dy,
     int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width;
     real mean = 0;
     for (int64_t i = 0; i < n; i++) {
-        const real *v = real_data_const(run->in[i]) + t * width;
+        const real *v = attnres_source(run, i, t);
         ret_ds[i] = 0;
         for (int64_t d = 0; d < width; d++) {
             ret_ds[i] += dy[d] * v[d];
@@ -96,13 +146,13 @@ static void attnres_score_gradients(const OpRun *run, int64_t t, const real *dy,
 static void attnres_row_backward(const OpRun *run, int64_t t, const real *c, real *dc)
 {
     int64_t n = run->view->op->n_inputs, width = op_in(run->view, 0)->width;
-    const real *scores = real_data_const(run->aux[0]) + t * n, *norms = real_data_const(run->aux[1]) + t * n;
+    const real *norms = real_data_const(run->aux[AUX_NORMS]) + t * n;
     const real *dy = real_data_const(run->dout[0]) + t * width;
-    real alpha[ATTNRES_SOURCES_MAX], ds[ATTNRES_SOURCES_MAX];
-    attnres_weights(scores, n, alpha);
+    real alpha[ATTNRES_SOURCES_MAX], ds[ATTNRES_SOURCES_MAX], scores[ATTNRES_SOURCES_MAX];
+    attnres_kept(run, t, c, alpha, scores);
     attnres_score_gradients(run, t, dy, alpha, ds);
     for (int64_t i = 0; i < n; i++) {
-        const real *v = real_data_const(run->in[i]) + t * width;
+        const real *v = attnres_source(run, i, t);
         real to_query = ds[i] * norms[i];
         for (int64_t d = 0; dc != NULL && d < width; d++) {
             dc[d] += to_query * v[d];

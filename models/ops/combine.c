@@ -21,6 +21,9 @@ gboolean REAL_NAME(combine_forward)(const OpRun *run, GError **error)
         memcpy(out + arrival[i] * width, in + i * width, (size_t)width * sizeof *out);
         op_count(run, 0, width + 1, width);
     }
+    if (run->aux[0] != NULL) { /* the chain makes its own table of places, and keeps that */
+        memcpy(run->aux[0]->data, arrival, (size_t)rows * sizeof *arrival);
+    }
     return TRUE;
 }
 
@@ -28,7 +31,7 @@ gboolean REAL_NAME(combine_backward)(const OpRun *run, GError **error)
 {
     int64_t rows = op_rows(run->view, ROWS_RECEIVED);
     int64_t width = op_in(run->view, 0)->width;
-    const int64_t *arrival = run->in[1]->data;
+    const int64_t *arrival = (run->aux[0] != NULL ? run->aux[0] : run->in[1])->data;
     (void)error;
     if (run->din[0] == NULL) {
         return TRUE;

@@ -21,6 +21,53 @@ static const real *capped_row(const CrossEntropyAttr *attr, const real *row, rea
     return scratch;
 }
 
+/* What a chain keeps, in this order; what there is no cap or z-loss for is left out. */
+typedef struct CrossEntropyChain {
+    real *log_softmax, *tanh, *logits, *lse; /* NULL = not kept */
+} CrossEntropyChain;
+
+static CrossEntropyChain chain_of(const OpRun *run)
+{
+    const CrossEntropyAttr *attr = run->view->op->attr;
+    gboolean eager = run->view->op->eager && run->aux[0] != NULL;
+    CrossEntropyChain chain = {0};
+    int i = 0;
+    chain.log_softmax = eager ? run->aux[i++]->data : NULL;
+    chain.tanh = eager && attr->softcap > 0 ? run->aux[i++]->data : NULL;
+    chain.logits = eager && attr->z_loss > 0 ? run->aux[i++]->data : NULL;
+    chain.lse = eager && attr->z_loss > 0 ? run->aux[i]->data : NULL;
+    return chain;
+}
+
+/* Keeps of row t: z its (capped) logits. */
+static void chain_keep(const CrossEntropyAttr *attr, const CrossEntropyChain *chain, int64_t t, const real *z, real lse,
+                       int64_t vocab)
+{
+    for (int64_t v = 0; chain->log_softmax != NULL && v < vocab; v++) {
+        chain->log_softmax[t * vocab + v] = z[v] - lse;
+        if (chain->tanh != NULL) {
+            chain->tanh[t * vocab + v] = z[v] / (real)attr->softcap;
+        }
+        if (chain->logits != NULL) {
+            chain->logits[t * vocab + v] = z[v];
+            chain->lse[t] = lse;
+        }
+    }
+}
+
+/* Gradient of row t from what was kept: of the log-softmax, of the z-loss beside it, through the cap. */
+static void chain_grad(const CrossEntropyAttr *attr, const CrossEntropyChain *chain, int64_t t, int64_t label,
+                       real upstream, int64_t vocab, real *g)
+{
+    real l = (real)attr->label_smoothing, z_scale = chain->lse != NULL ? 2 * (real)attr->z_loss * chain->lse[t] : 0;
+    for (int64_t v = 0; v < vocab; v++) {
+        int64_t at = t * vocab + v;
+        g[v] = upstream * (real_exp(chain->log_softmax[at]) - l / (real)vocab - (v == label ? 1 - l : 0));
+        g[v] += chain->lse != NULL ? upstream * z_scale * real_exp(chain->logits[at] - chain->lse[t]) : 0;
+        g[v] *= chain->tanh != NULL ? 1 - chain->tanh[at] * chain->tanh[at] : 1;
+    }
+}
+
 gboolean REAL_NAME(cross_entropy_forward)(const OpRun *run, GError **error)
 {
     const CrossEntropyAttr *attr = run->view->op->attr;
@@ -28,7 +75,8 @@ gboolean REAL_NAME(cross_entropy_forward)(const OpRun *run, GError **error)
     int64_t n = op_rows(run->view, ROWS_TOKENS), vocab = op_in(run->view, IN_LOGITS)->width, n_valid;
     const real *logits = run->in[IN_LOGITS]->data;
     const int64_t *labels = run->in[IN_LABELS]->data;
-    real *out = run->out[0]->data, *lses = run->aux[0] != NULL ? run->aux[0]->data : NULL;
+    const CrossEntropyChain chain = chain_of(run);
+    real *out = run->out[0]->data, *lses = run->aux[0] != NULL && chain.log_softmax == NULL ? run->aux[0]->data : NULL;
     real total = 0;
     if (!loss_check_labels(attr, run->in[IN_LABELS], vocab, &n_valid, error)) {
         return FALSE;
@@ -47,6 +95,7 @@ gboolean REAL_NAME(cross_entropy_forward)(const OpRun *run, GError **error)
         if (lses != NULL) {
             lses[t] = lse;
         }
+        chain_keep(attr, &chain, t, z, lse, vocab);
         op_count(run, (double)vocab * (flops.cap + flops.scan) + flops.scan_row + flops.value_row, vocab + 1,
                  (lses != NULL ? 1 : 0) + (attr->reduction == LOSS_NONE ? 1 : 0));
     }
@@ -63,7 +112,8 @@ gboolean REAL_NAME(cross_entropy_backward)(const OpRun *run, GError **error)
     const LossFlops flops = loss_flops(attr);
     int64_t n = op_rows(run->view, ROWS_TOKENS), vocab = op_in(run->view, IN_LOGITS)->width, n_valid;
     gboolean each = attr->reduction == LOSS_NONE;
-    const real *logits = run->in[IN_LOGITS]->data, *lses = run->aux[0]->data;
+    const CrossEntropyChain chain = chain_of(run);
+    const real *logits = run->in[IN_LOGITS] != NULL ? run->in[IN_LOGITS]->data : NULL, *lses = run->aux[0]->data;
     const int64_t *labels = run->in[IN_LABELS]->data;
     const real *dloss = run->dout[0] != NULL ? run->dout[0]->data : NULL;
     real *dlogits = run->din[IN_LOGITS]->data;
@@ -75,6 +125,10 @@ gboolean REAL_NAME(cross_entropy_backward)(const OpRun *run, GError **error)
     for (int64_t t = 0; t < n; t++) {
         real *g = dlogits + t * vocab;
         real upstream = dloss == NULL || labels[t] == attr->ignore_index ? 0 : mean * dloss[each ? t : 0];
+        if (chain.log_softmax != NULL) {
+            chain_grad(attr, &chain, t, labels[t], upstream, vocab, g);
+            continue;
+        }
         memcpy(g, logits + t * vocab, (size_t)vocab * sizeof *g);
         if (attr->softcap > 0) {
             loss_cap(g, vocab, (real)attr->softcap);

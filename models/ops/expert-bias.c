@@ -17,6 +17,7 @@ gboolean REAL_NAME(expert_bias_forward)(const OpRun *run, GError **error)
     const real *x = run->in[0]->data;
     const real *bias = run->param[0]->data;
     real *y = run->out[0]->data;
+    int64_t *expert_of = run->aux[0] != NULL ? run->aux[0]->data : NULL;
     int64_t row = 0;
     (void)error;
     for (int64_t e = 0; e < local; e++) {
@@ -25,6 +26,9 @@ gboolean REAL_NAME(expert_bias_forward)(const OpRun *run, GError **error)
         for (; row < end; row++) {
             for (int64_t c = 0; c < width; c++) {
                 y[row * width + c] = x[row * width + c] + bias[e * width + c];
+            }
+            if (expert_of != NULL) {
+                expert_of[row] = e;
             }
             op_count(run, (double)width, width, width);
         }
@@ -49,6 +53,7 @@ gboolean REAL_NAME(expert_bias_backward)(const OpRun *run, GError **error)
         return TRUE;
     }
     real *dbias = run->dparam[0]->data;
+    const int64_t *expert_of = run->aux[0] != NULL ? run->aux[0]->data : NULL; /* of each row: the chain's index */
     int64_t row = 0;
     memset(dbias, 0, (size_t)(local * width) * sizeof *dbias);
     op_count(run, 0, 0, local * width);
@@ -56,7 +61,7 @@ gboolean REAL_NAME(expert_bias_backward)(const OpRun *run, GError **error)
         int64_t end = row + grouped_gemm_rows(run->view->rows, local, e);
         for (; row < end; row++) {
             for (int64_t c = 0; c < width; c++) {
-                dbias[e * width + c] += dy[row * width + c];
+                dbias[(expert_of != NULL ? expert_of[row] : e) * width + c] += dy[row * width + c];
             }
             op_count(run, (double)width, width, 0);
         }

@@ -7,6 +7,8 @@
 #include "models/real-math.h"
 #include "models/real.h"
 
+enum { AUX_NORMS, AUX_NORMED, AUX_GATE };
+
 REAL_DECLARE(gated_norm_forward);
 REAL_DECLARE(gated_norm_backward);
 
@@ -39,7 +41,12 @@ gboolean REAL_NAME(gated_norm_forward)(const OpRun *run, GError **error)
         r[h] = 1 / real_sqrt(sum / (real)dim + (real)attr->eps);
         for (int64_t d = 0; d < dim; d++) {
             int64_t i = h * dim + d;
-            y[i] = w[d] * (x[i] * r[h]) * gated_norm_gate(attr->kind, gate[i], &slope);
+            real normed = w[d] * (x[i] * r[h]), f = gated_norm_gate(attr->kind, gate[i], &slope);
+            y[i] = normed * f;
+            if (run->aux[AUX_NORMED] != NULL) { /* the factors of a chain's product */
+                real_data(run->aux[AUX_NORMED])[i] = normed;
+                real_data(run->aux[AUX_GATE])[i] = f;
+            }
         }
     }
     double gate_flops = attr->kind == GATED_NORM_SILU ? 3 : 2;
@@ -49,18 +56,25 @@ gboolean REAL_NAME(gated_norm_forward)(const OpRun *run, GError **error)
 
 /* One head of the backward pass; dx, dgate, dw may be NULL. */
 typedef struct GatedNormHead {
-    const real *x, *gate, *w, *dy;
+    const real *x, *gate, *w, *dy; /* gate NULL: f is kept, and enough */
+    const real *normed, *f;        /* what a chain keeps; NULL = made again */
     real r;
     real *dx, *dgate, *dw;
 } GatedNormHead;
 
 static void gated_norm_head_backward(const GatedNormAttr *attr, const GatedNormHead *head)
 {
-    real dot = 0, slope;
+    real dot = 0, slope = 0;
     for (int64_t d = 0; d < attr->dim; d++) {
-        real f = gated_norm_gate(attr->kind, head->gate[d], &slope), normed = head->x[d] * head->r;
+        real f = head->gate != NULL ? gated_norm_gate(attr->kind, head->gate[d], &slope) : 0,
+             normed = head->x[d] * head->r;
+        real scaled = head->normed != NULL ? head->normed[d] : head->w[d] * normed;
+        if (head->f != NULL) {
+            f = head->f[d];
+            slope = attr->kind == GATED_NORM_SIGMOID ? f * (1 - f) : slope;
+        }
         if (head->dgate != NULL) {
-            head->dgate[d] = head->dy[d] * head->w[d] * normed * slope;
+            head->dgate[d] = head->dy[d] * scaled * slope;
         }
         if (head->dw != NULL) {
             head->dw[d] += head->dy[d] * f * normed;
@@ -102,9 +116,13 @@ gboolean REAL_NAME(gated_norm_backward)(const OpRun *run, GError **error)
     }
     for (int64_t h = 0; dy != NULL && h < n_heads; h++) {
         real *dx = real_data(run->din[0]), *dgate = real_data(run->din[1]);
+        const real *gate = real_data_const(run->in[1]), *normed = real_data_const(run->aux[AUX_NORMED]);
+        const real *f = real_data_const(run->aux[AUX_GATE]);
         GatedNormHead head = {
             .x = real_data_const(run->in[0]) + h * dim,
-            .gate = real_data_const(run->in[1]) + h * dim,
+            .gate = gate != NULL ? gate + h * dim : NULL,
+            .normed = normed != NULL ? normed + h * dim : NULL,
+            .f = f != NULL ? f + h * dim : NULL,
             .w = real_data_const(run->param[0]),
             .dy = dy + h * dim,
             .r = r[h],

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "models/delta-heads.h"
+#include "models/delta-eager.h"
 #include "models/delta-op.h"
 #include "models/delta-rule.h"
 #include "models/matmul.h"
@@ -160,7 +160,7 @@ static double gdn_keys_forward(const OpRun *run, const DeltaShape *shape, GdnHea
 
 static double gdn_head_forward(const OpRun *run, const DeltaShape *shape, GdnHead *head, void *data)
 {
-    (void)data;
+    const OpRun *chain = data; /* keeps what framework operators do; or NULL */
     const GdnAttr *attr = run->view->op->attr;
     int64_t dv = shape->value_dim;
     real *o = real_data(run->out[GDN_O]) + (head->start * shape->value_heads + head->head) * dv;
@@ -173,6 +173,9 @@ static double gdn_head_forward(const OpRun *run, const DeltaShape *shape, GdnHea
         flops += REAL_NAME(delta_chunk_forward)(&head->arrays.rule, head->arrays.o, last_state);
     }
     REAL_NAME(delta_scatter)(head->arrays.o, head->arrays.rule.n, dv, o, shape->value_heads * dv);
+    if (chain != NULL && !attr->recurrent) {
+        REAL_NAME(delta_eager_keep)(chain, shape, &head->arrays, head->start, head->head);
+    }
     return flops;
 }
 
@@ -184,23 +187,54 @@ static double gdn_outer_forward_flops(const GdnAttr *attr, int64_t tokens)
            (double)attr->value_heads;
 }
 
-gboolean REAL_NAME(gdn_forward)(const OpRun *run, GError **error)
+/* Normed q and k with their reciprocal norms. */
+static void gdn_norms(const OpRun *run)
 {
-    (void)error;
-    static const GdnVisits visits = {gdn_keys_forward, gdn_head_forward, NULL};
     const GdnAttr *attr = run->view->op->attr;
-    int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads;
+    int64_t n = op_rows(run->view, ROWS_TOKENS) * attr->heads;
     REAL_NAME(delta_norm_forward)
-    (real_data_const(run->in[DELTA_IN_Q]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_Q]),
+    (real_data_const(run->in[DELTA_IN_Q]), n, attr->key_dim, real_data(run->aux[GDN_AUX_Q]),
      real_data(run->aux[GDN_AUX_Q_NORM]));
     REAL_NAME(delta_norm_forward)
-    (real_data_const(run->in[DELTA_IN_K]), n_vectors, attr->key_dim, real_data(run->aux[GDN_AUX_K]),
+    (real_data_const(run->in[DELTA_IN_K]), n, attr->key_dim, real_data(run->aux[GDN_AUX_K]),
      real_data(run->aux[GDN_AUX_K_NORM]));
-    double flops = gdn_outer_forward_flops(attr, tokens) + gdn_each_head(run, &visits, NULL);
+}
+
+/* What the fused form keeps of an eager operator's run. */
+static void gdn_enter(const OpRun *run, DeltaEager *ret_eager)
+{
+    const GdnAttr *attr = run->view->op->attr;
+    DeltaOp op = {.shape = gdn_shape(attr), .pair_heads = attr->heads, .normed = TRUE};
+    OpSaved fused;
+    delta_fused_saved(run->view, &op, &fused);
+    REAL_NAME(delta_eager_enter)(run, &op.shape, &fused, ret_eager);
+}
+
+/* chain: the eager operator's own run, or NULL. */
+static void gdn_run_forward(const OpRun *run, const OpRun *chain)
+{
+    static const GdnVisits visits = {gdn_keys_forward, gdn_head_forward, NULL};
+    const GdnAttr *attr = run->view->op->attr;
+    int64_t tokens = op_rows(run->view, ROWS_TOKENS);
+    gdn_norms(run);
+    double flops = gdn_outer_forward_flops(attr, tokens) + gdn_each_head(run, &visits, (void *)(guintptr)chain);
     op_count(run, flops,
              REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) +
                  REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX),
              REAL_NAME(delta_numel)(run->out, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX));
+}
+
+gboolean REAL_NAME(gdn_forward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    if (!run->view->op->eager) {
+        gdn_run_forward(run, NULL);
+        return TRUE;
+    }
+    DeltaEager eager;
+    gdn_enter(run, &eager);
+    gdn_run_forward(&eager.run, run);
+    REAL_NAME(delta_eager_leave)(&eager);
     return TRUE;
 }
 
@@ -209,6 +243,7 @@ gboolean REAL_NAME(gdn_forward)(const OpRun *run, GError **error)
 typedef struct GdnBackward {
     real *dq, *dk, *da_log, *ddt;
     real *dqk, *dkk; /* [n, chunk] of the key head at hand; owned */
+    const OpRun *chain; /* an eager operator's own run, or NULL */
 } GdnBackward;
 
 static double gdn_keys_backward(const OpRun *run, const DeltaShape *shape, GdnHead *head, void *data)
@@ -217,6 +252,9 @@ static double gdn_keys_backward(const OpRun *run, const DeltaShape *shape, GdnHe
     int64_t stride = shape->heads * shape->chunk, at = gdn_pairs_at(shape, head), n = head->arrays.rule.n;
     REAL_NAME(delta_gather)(real_data_const(run->aux[GDN_AUX_QK]) + at, stride, n, shape->chunk, head->qk);
     REAL_NAME(delta_gather)(real_data_const(run->aux[GDN_AUX_KK]) + at, stride, n, shape->chunk, head->kk);
+    if (sums->chain != NULL) { /* value heads keep their own */
+        gdn_products(shape, head);
+    }
     sums->dqk = g_new0(real, (gsize)(n * shape->chunk + 1));
     sums->dkk = g_new0(real, (gsize)(n * shape->chunk + 1));
     return 0;
@@ -301,6 +339,9 @@ static double gdn_rule_backward(const OpRun *run, const DeltaShape *shape, GdnHe
         return 0;
     }
     double flops = gdn_decay_pairs(shape, head);
+    if (sums->chain != NULL) {
+        REAL_NAME(delta_eager_pairs)(sums->chain, shape, head->start, head->head, &head->arrays);
+    }
     flops += REAL_NAME(delta_chunk_backward)(&head->arrays.rule, up, &grads);
     flops += gdn_pairs_backward(shape, head, grad, sums);
     return flops + REAL_NAME(delta_decay_finish)(&head->arrays.rule, grad->w);
@@ -366,15 +407,14 @@ static double gdn_outer_backward_flops(const GdnAttr *attr, int64_t tokens)
            (double)(tokens * attr->value_heads) * (4 * dk + 16) + (double)attr->value_heads;
 }
 
-gboolean REAL_NAME(gdn_backward)(const OpRun *run, GError **error)
+static void gdn_run_backward(const OpRun *run, const OpRun *chain)
 {
-    (void)error;
     static const GdnVisits visits = {gdn_keys_backward, gdn_head_backward, gdn_keys_finish};
     const GdnAttr *attr = run->view->op->attr;
     int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads, n = n_vectors * attr->key_dim;
     g_autofree real *dq = g_new0(real, (gsize)(n + 1)), *dk = g_new0(real, (gsize)(n + 1));
     g_autofree real *da_log = g_new0(real, (gsize)attr->value_heads), *ddt = g_new0(real, (gsize)attr->value_heads);
-    GdnBackward sums = {.dq = dq, .dk = dk, .da_log = da_log, .ddt = ddt};
+    GdnBackward sums = {.dq = dq, .dk = dk, .da_log = da_log, .ddt = ddt, .chain = chain};
     double flops = gdn_outer_backward_flops(attr, tokens) + gdn_each_head(run, &visits, &sums);
     REAL_NAME(delta_norm_backward)
     (real_data_const(run->aux[GDN_AUX_Q]), real_data_const(run->aux[GDN_AUX_Q_NORM]), n_vectors, attr->key_dim, dq);
@@ -392,6 +432,20 @@ gboolean REAL_NAME(gdn_backward)(const OpRun *run, GError **error)
     read += REAL_NAME(delta_numel_const)(run->dout, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX);
     op_count(run, flops, read,
              REAL_NAME(delta_numel)(run->din, OP_INPUTS_MAX) + REAL_NAME(delta_numel)(run->dparam, OP_PARAMS_MAX));
+}
+
+gboolean REAL_NAME(gdn_backward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    if (!run->view->op->eager) {
+        gdn_run_backward(run, NULL);
+        return TRUE;
+    }
+    DeltaEager eager;
+    gdn_enter(run, &eager);
+    gdn_norms(&eager.run);
+    gdn_run_backward(&eager.run, run);
+    REAL_NAME(delta_eager_leave)(&eager);
     return TRUE;
 }
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "models/delta-heads.h"
+#include "models/delta-eager.h"
 #include "models/delta-op.h"
 #include "models/delta-rule.h"
 #include "models/op.h"
@@ -142,7 +142,7 @@ static double kda_each_head(const OpRun *run, const real *q, const real *k, KdaV
 
 static double kda_head_forward(const OpRun *run, const DeltaShape *shape, KdaHead *head, void *data)
 {
-    (void)data;
+    const OpRun *chain = data; /* keeps what framework operators do; or NULL */
     const KdaAttr *attr = run->view->op->attr;
     int64_t n = head->arrays.rule.n, dv = shape->value_dim, pair_stride = shape->value_heads * shape->chunk;
     real *last_state = REAL_NAME(delta_state_of)(run->out[KDA_LAST_STATE], shape, head->sequence, head->head),
@@ -161,12 +161,25 @@ static double kda_head_forward(const OpRun *run, const DeltaShape *shape, KdaHea
     }
     o += (head->start * shape->value_heads + head->head) * dv;
     REAL_NAME(delta_scatter)(head->arrays.o, n, dv, o, shape->value_heads * dv);
+    if (chain != NULL && !attr->recurrent) {
+        REAL_NAME(delta_eager_keep)(chain, shape, &head->arrays, head->start, head->head);
+    }
     return flops;
 }
 
-gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
+/* What the fused form keeps of an eager operator's run. */
+static void kda_enter(const OpRun *run, DeltaEager *ret_eager)
 {
-    (void)error;
+    const KdaAttr *attr = run->view->op->attr;
+    DeltaOp op = {.shape = kda_shape(attr), .pair_heads = attr->value_heads, .normed = attr->gate != KDA_GATE_NONE};
+    OpSaved fused;
+    delta_fused_saved(run->view, &op, &fused);
+    REAL_NAME(delta_eager_enter)(run, &op.shape, &fused, ret_eager);
+}
+
+/* chain: the eager operator's own run, or NULL. */
+static void kda_run_forward(const OpRun *run, const OpRun *chain)
+{
     const KdaAttr *attr = run->view->op->attr;
     const real *q = real_data_const(run->in[DELTA_IN_Q]), *k = real_data_const(run->in[DELTA_IN_K]);
     int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads, dk = attr->key_dim;
@@ -181,11 +194,24 @@ gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
         flops += 2.0 * (double)n_vectors * (3.0 * (double)dk + 2) + 2.0 * (double)(tokens * attr->value_heads) +
                  (double)attr->value_heads;
     }
-    flops += kda_each_head(run, q, k, kda_head_forward, NULL);
+    flops += kda_each_head(run, q, k, kda_head_forward, (void *)(guintptr)chain);
     op_count(run, flops,
              REAL_NAME(delta_numel_const)(run->in, OP_INPUTS_MAX) +
                  REAL_NAME(delta_numel_const)(run->param, OP_PARAMS_MAX),
              REAL_NAME(delta_numel)(run->out, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX));
+}
+
+gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    if (!run->view->op->eager) {
+        kda_run_forward(run, NULL);
+        return TRUE;
+    }
+    DeltaEager eager;
+    kda_enter(run, &eager);
+    kda_run_forward(&eager.run, run);
+    REAL_NAME(delta_eager_leave)(&eager);
     return TRUE;
 }
 
@@ -193,6 +219,7 @@ gboolean REAL_NAME(kda_forward)(const OpRun *run, GError **error)
 typedef struct KdaBackward {
     real *dq, *dk;      /* [tokens, heads x dk], at the normed q and k */
     real *da_log, *ddt; /* or NULL */
+    const OpRun *chain; /* an eager operator's own run, or NULL */
 } KdaBackward;
 
 /* From g and beta to z, A_log, dt_bias and the logits. */
@@ -266,6 +293,9 @@ static double kda_head_backward(const OpRun *run, const DeltaShape *shape, KdaHe
     (real_data_const(run->aux[KDA_AUX_A]) + pair_at, pair_stride, n, shape->chunk, head->arrays.a);
     REAL_NAME(delta_gather)
     (real_data_const(run->aux[KDA_AUX_P]) + pair_at, pair_stride, n, shape->chunk, head->arrays.p);
+    if (sums->chain != NULL) {
+        REAL_NAME(delta_eager_pairs)(sums->chain, shape, head->start, head->head, &head->arrays);
+    }
     if (d_o != NULL) {
         REAL_NAME(delta_gather)(d_o + value_at, value_stride, n, dv, grad.o);
     }
@@ -318,16 +348,15 @@ static void kda_norms_backward(const OpRun *run, const KdaBackward *sums, int64_
     }
 }
 
-gboolean REAL_NAME(kda_backward)(const OpRun *run, GError **error)
+static void kda_run_backward(const OpRun *run, const OpRun *chain)
 {
-    (void)error;
     const KdaAttr *attr = run->view->op->attr;
     int64_t tokens = op_rows(run->view, ROWS_TOKENS), n_vectors = tokens * attr->heads, n = n_vectors * attr->key_dim;
     gboolean raw = attr->gate == KDA_GATE_NONE;
     g_autofree real *dq = g_new0(real, (gsize)(n + 1)), *dk = g_new0(real, (gsize)(n + 1));
     g_autofree real *da_log = g_new0(real, (gsize)attr->value_heads);
     g_autofree real *ddt = g_new0(real, (gsize)(attr->value_heads * attr->key_dim));
-    KdaBackward sums = {dq, dk, da_log, ddt};
+    KdaBackward sums = {dq, dk, da_log, ddt, chain};
     const real *q = real_data_const(raw ? run->in[DELTA_IN_Q] : run->aux[KDA_AUX_Q]);
     const real *k = real_data_const(raw ? run->in[DELTA_IN_K] : run->aux[KDA_AUX_K]);
     double flops = kda_each_head(run, q, k, kda_head_backward, &sums);
@@ -343,6 +372,29 @@ gboolean REAL_NAME(kda_backward)(const OpRun *run, GError **error)
     read += REAL_NAME(delta_numel_const)(run->dout, OP_OUTPUTS_MAX) + REAL_NAME(delta_numel)(run->aux, OP_AUX_MAX);
     op_count(run, flops + kda_outer_backward_flops(attr, tokens), read,
              REAL_NAME(delta_numel)(run->din, OP_INPUTS_MAX) + REAL_NAME(delta_numel)(run->dparam, OP_PARAMS_MAX));
+}
+
+gboolean REAL_NAME(kda_backward)(const OpRun *run, GError **error)
+{
+    (void)error;
+    const KdaAttr *attr = run->view->op->attr;
+    if (!run->view->op->eager) {
+        kda_run_backward(run, NULL);
+        return TRUE;
+    }
+    DeltaEager eager;
+    kda_enter(run, &eager);
+    if (attr->gate != KDA_GATE_NONE) { /* from the kept q and k: their norms are part of the chain */
+        int64_t n = op_rows(run->view, ROWS_TOKENS) * attr->heads;
+        REAL_NAME(delta_norm_forward)
+        (real_data_const(run->in[DELTA_IN_Q]), n, attr->key_dim, real_data(eager.run.aux[KDA_AUX_Q]),
+         real_data(eager.run.aux[KDA_AUX_Q_NORM]));
+        REAL_NAME(delta_norm_forward)
+        (real_data_const(run->in[DELTA_IN_K]), n, attr->key_dim, real_data(eager.run.aux[KDA_AUX_K]),
+         real_data(eager.run.aux[KDA_AUX_K_NORM]));
+    }
+    kda_run_backward(&eager.run, run);
+    REAL_NAME(delta_eager_leave)(&eager);
     return TRUE;
 }
 

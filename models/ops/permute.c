@@ -30,6 +30,9 @@ gboolean REAL_NAME(permute_forward)(const OpRun *run, GError **error)
             memcpy(y + slot_of[i] * width, x + i / k * width, (size_t)width * sizeof *y);
         }
     }
+    if (run->aux[0] != NULL) {
+        permute_tokens(slot_of, n_choices, k, slots, run->aux[0]->data);
+    }
     op_count(run, 0, slots * (width + 1), slots * width); /* a masked load counts as one */
     return TRUE;
 }
@@ -51,6 +54,15 @@ gboolean REAL_NAME(permute_backward)(const OpRun *run, GError **error)
         return TRUE;
     }
     const real *dy = run->dout[0]->data;
+    if (run->aux[0] != NULL) { /* a chain's index_add, by slot */
+        const int64_t *token = run->aux[0]->data;
+        for (int64_t i = 0; i < slots * width; i++) {
+            if (token[i / width] >= 0) {
+                dx[token[i / width] * width + i % width] += dy[i];
+            }
+        }
+        return TRUE;
+    }
     g_autofree int64_t *slot_of = permute_slot_of(run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     for (int64_t i = 0; i < n * k; i++) { /* by token, then by choice */
         real *row = dx + i / k * width;
@@ -63,6 +75,18 @@ gboolean REAL_NAME(permute_backward)(const OpRun *run, GError **error)
 }
 
 #if REAL_HAS_CLASS
+void permute_tokens(const int64_t *slot_of, int64_t n_choices, int64_t k, int64_t slots, int64_t *ret_token)
+{
+    for (int64_t s = 0; s < slots; s++) {
+        ret_token[s] = -1;
+    }
+    for (int64_t i = 0; i < n_choices; i++) {
+        if (slot_of[i] >= 0) {
+            ret_token[slot_of[i]] = i / k;
+        }
+    }
+}
+
 int64_t *permute_slot_of(const Tensor *order, const Tensor *counts, int64_t slots)
 {
     int64_t n_choices = tensor_numel(order);

@@ -33,16 +33,16 @@ static double position_at(const OpRun *run, int64_t row, int64_t start, int64_t 
     return tensor_get(run->in[IN_POSITIONS], 2 * row + (pair % 2 == 0 ? 1 : 0)); /* even pairs: the column */
 }
 
-/* Rotates one row by +angle or -angle; angles are double in either precision. */
-static void rotate_row(const RopeAttr *attr, const double *angles, int sign, const real *x, real *y)
+/* Rotates one row by +angle or -angle, whose cosines and sines are given. */
+static void rotate_row(const RopeAttr *attr, const real *cosines, const real *sines, int sign, const real *x, real *y)
 {
     int64_t pairs = attr->rotary_dim / 2;
     int64_t next = attr->layout == ROPE_HALF ? pairs : 1;
     int64_t step = attr->layout == ROPE_HALF ? 1 : 2;
     memcpy(y, x, (size_t)(attr->heads * attr->head_dim) * sizeof *y);
     for (int64_t i = 0; i < pairs; i++) {
-        real c = (real)cos(angles[i]);
-        real s = (real)(sign * sin(angles[i]));
+        real c = cosines[i];
+        real s = (real)sign * sines[i];
         for (int64_t h = 0; h < attr->heads; h++) {
             int64_t at = h * attr->head_dim + attr->offset + i * step;
             y[at] = x[at] * c - x[at + next] * s;
@@ -63,17 +63,23 @@ static void rotate(const OpRun *run, int sign, const real *x, real *y)
                                  ? op_in_elem_bytes(view, IN_POSITIONS) * op_in(view, IN_POSITIONS)->width
                                  : 0;
     g_autofree double *scales = g_new(double, (gsize)pairs);
-    g_autofree double *angles = g_new(double, (gsize)pairs);
+    g_autofree real *turn = g_new(real, (gsize)(2 * pairs));
+    gboolean has_table = run->aux[0] != NULL && run->in[IN_POSITIONS] == NULL; /* by position in its sequence */
     for (int64_t i = 0; i < pairs; i++) {
         scales[i] = pair_scale(attr, i);
     }
     for (int64_t q = 0; q < sequences_count(view->rows, space); q++) {
         int64_t start = sequences_start(view->rows, space, q);
         for (int64_t t = start; t < sequences_start(view->rows, space, q + 1); t++) {
-            for (int64_t i = 0; i < pairs; i++) {
-                angles[i] = position_at(run, t, start, i) * scales[i];
+            real *c = has_table ? values_aux(run, 0) + (t - start) * pairs : turn;
+            real *s = has_table ? values_aux(run, 1) + (t - start) * pairs : turn + pairs;
+            for (int64_t i = 0; (sign > 0 || !has_table) && i < pairs;
+                 i++) { /* angles are double in either precision */
+                double angle = position_at(run, t, start, i) * scales[i];
+                c[i] = (real)cos(angle);
+                s[i] = (real)sin(angle);
             }
-            rotate_row(attr, angles, sign, x + t * width, y + t * width);
+            rotate_row(attr, c, s, sign, x + t * width, y + t * width);
             op_count_bytes(run, (double)(pairs * (3 + 6 * attr->heads)), row_bytes + position_bytes, row_bytes);
         }
     }
@@ -123,6 +129,7 @@ static void rope_saved(const OpView *view, OpSaved *ret_saved)
         int64_t angles = sequences_longest(view->rows, op_in(view, 0)->rows) * attr->rotary_dim / 2;
         op_saved_aux(ret_saved, ROWS_ONE, angles, op_in(view, 0)->dtype); /* cosines */
         op_saved_aux(ret_saved, ROWS_ONE, angles, op_in(view, 0)->dtype); /* sines */
+        ret_saved->idle_aux = view->op->inputs[1] >= 0 ? 3 : 0;           /* given positions are kept, and turn again */
     }
 }
 

@@ -11,6 +11,10 @@
 
 enum { IN_LOGITS, IN_SEL };
 
+/* What a chain keeps: scores, times chosen counts, of a balance loss, and of sigmoid scores their sums; of a z-loss a
+ * log-sum-exp. */
+enum { AUX_SCORES, AUX_COUNTS, AUX_SUMS, AUX_LSE = 0 };
+
 REAL_DECLARE(router_loss_forward);
 REAL_DECLARE(router_loss_backward);
 
@@ -79,6 +83,43 @@ static void loss_counts(const OpRun *run, const RouterLossAttr *attr, int64_t st
     op_count(run, 0, (end - start) * attr->top_k, 0);
 }
 
+/* Keeps of a chain: what loss_counts() found in a scope, and a token's scores, whose sum sigmoid ones keep beside. */
+static void loss_keep_counts(const OpRun *run, const RouterLossAttr *attr, int64_t scope, const real *counts)
+{
+    if (run->aux[AUX_COUNTS] != NULL) {
+        memcpy((real *)run->aux[AUX_COUNTS]->data + scope * attr->experts, counts,
+               (size_t)attr->experts * sizeof *counts);
+    }
+}
+
+static void loss_keep_scores(const OpRun *run, const RouterLossAttr *attr, int64_t token, const real *p, real sum)
+{
+    int64_t n = attr->experts;
+    gboolean sigmoid = attr->score == ROUTER_SIGMOID;
+    if (run->aux[AUX_SCORES] != NULL) {
+        memcpy((real *)run->aux[AUX_SCORES]->data + token * n, sigmoid ? p + n : p, (size_t)n * sizeof *p);
+    }
+    if (run->aux[AUX_SUMS] != NULL) {
+        ((real *)run->aux[AUX_SUMS]->data)[token] = sum;
+    }
+}
+
+/* A token's scores in backward, as loss_scores() gives them: kept, or made again. */
+static real loss_scores_again(const OpRun *run, const RouterLossAttr *attr, int64_t token, real *p)
+{
+    int64_t n = attr->experts;
+    if (run->aux[AUX_SCORES] == NULL) {
+        return loss_scores(run, attr, (const real *)run->in[IN_LOGITS]->data + token * n, p);
+    }
+    const real *kept = (const real *)run->aux[AUX_SCORES]->data + token * n;
+    real sum = run->aux[AUX_SUMS] != NULL ? ((const real *)run->aux[AUX_SUMS]->data)[token] : 1;
+    for (int64_t e = 0; e < n; e++) {
+        p[n + e] = kept[e];
+        p[e] = kept[e] / sum;
+    }
+    return sum;
+}
+
 /* coeff E / (k T^2 scopes): factor of sum_e c_e sum_t p. */
 static real loss_factor(const RouterLossAttr *attr, int64_t n_tokens, int64_t n_scopes)
 {
@@ -99,9 +140,11 @@ static real loss_aux(const OpRun *run, const RouterLossAttr *attr, const real *l
         int64_t end = loss_scope_start(run->view, scope + 1);
         real dot = 0;
         loss_counts(run, attr, start, end, counts);
+        loss_keep_counts(run, attr, scope, counts);
         memset(sums, 0, (size_t)e_all * sizeof *sums);
         for (int64_t t = start; t < end; t++) {
-            loss_scores(run, attr, logits + t * e_all, work);
+            real sum = loss_scores(run, attr, logits + t * e_all, work);
+            loss_keep_scores(run, attr, t, work, sum);
             for (int64_t e = 0; e < e_all; e++) {
                 sums[e] += work[e];
             }
@@ -145,6 +188,9 @@ gboolean REAL_NAME(router_loss_forward)(const OpRun *run, GError **error)
         for (int64_t t = 0; t < n; t++) {
             real lse = loss_lse(run, logits + t * attr->experts, attr->experts);
             loss += lse * lse;
+            if (run->aux[AUX_LSE] != NULL) {
+                ((real *)run->aux[AUX_LSE]->data)[t] = lse;
+            }
             op_count(run, 2, 0, 0);
         }
         loss *= (real)(attr->coeff / (double)MAX(n, 1));
@@ -166,13 +212,17 @@ static void loss_aux_gradient(const OpRun *run, const RouterLossAttr *attr, real
         int64_t start = loss_scope_start(run->view, scope);
         int64_t end = loss_scope_start(run->view, scope + 1);
         real factor = upstream * loss_factor(attr, end - start, n_scopes);
-        loss_counts(run, attr, start, end, dp);
+        if (run->aux[AUX_COUNTS] != NULL) {
+            memcpy(dp, (const real *)run->aux[AUX_COUNTS]->data + scope * e_all, (size_t)e_all * sizeof *dp);
+        } else {
+            loss_counts(run, attr, start, end, dp);
+        }
         for (int64_t e = 0; e < e_all; e++) {
             dp[e] *= factor;
         }
         op_count(run, (double)e_all + 1, 0, 0);
         for (int64_t t = start; t < end; t++) {
-            real sum = loss_scores(run, attr, (const real *)run->in[IN_LOGITS]->data + t * e_all, p);
+            real sum = loss_scores_again(run, attr, t, p);
             real dot = 0;
             for (int64_t e = 0; e < e_all; e++) {
                 dot += dp[e] * p[e];
@@ -205,7 +255,8 @@ gboolean REAL_NAME(router_loss_backward)(const OpRun *run, GError **error)
     op_count(run, 1, 0, 0);
     for (int64_t t = 0; t < n; t++) {
         const real *z = (const real *)run->in[IN_LOGITS]->data + t * attr->experts;
-        real lse = loss_lse(run, z, attr->experts);
+        real lse =
+            run->aux[AUX_LSE] != NULL ? ((const real *)run->aux[AUX_LSE]->data)[t] : loss_lse(run, z, attr->experts);
         for (int64_t e = 0; e < attr->experts; e++) {
             dlogits[t * attr->experts + e] = factor * lse * (real)exp((double)(z[e] - lse));
         }
@@ -253,6 +304,8 @@ static void router_loss_saved(const OpView *view, OpSaved *ret_saved)
         return;
     }
     op_saved_aux(ret_saved, ROWS_TOKENS, attr->experts, wide); /* scores */
+    op_saved_aux(ret_saved, attr->per_sequence ? ROWS_SEQUENCES : ROWS_ONE, attr->experts,
+                 wide); /* the other factor: counts */
     if (attr->score == ROUTER_SIGMOID) {
         op_saved_aux(ret_saved, ROWS_TOKENS, 1, wide); /* their sums */
     }

@@ -103,8 +103,17 @@ static void router_limit_groups(const OpRun *run, const RouterAttr *attr, const 
     }
 }
 
+/* What the framework's quotient keeps: the chosen scores and their sum. */
+enum { ROUTER_AUX_SCORES, ROUTER_AUX_CHOSEN, ROUTER_AUX_SUM };
+
+/* Scores that are kept of a token: of all experts, or of the chosen. */
+static gboolean router_keeps_all(const OpRun *run, const RouterAttr *attr)
+{
+    return attr->score == ROUTER_SOFTMAX || run->view->op->eager;
+}
+
 /* Weights of the chosen from their scores. */
-static void router_weigh(const OpRun *run, const RouterAttr *attr, real *w)
+static void router_weigh(const OpRun *run, const RouterAttr *attr, int64_t token, real *w)
 {
     int64_t k = attr->top_k;
     if (attr->score == ROUTER_TOPK_SOFTMAX) {
@@ -114,6 +123,10 @@ static void router_weigh(const OpRun *run, const RouterAttr *attr, real *w)
         real sum = (real)sum_epsilon;
         for (int64_t j = 0; j < k; j++) {
             sum += w[j];
+        }
+        if (run->aux[ROUTER_AUX_CHOSEN] != NULL) {
+            memcpy((real *)run->aux[ROUTER_AUX_CHOSEN]->data + token * k, w, (size_t)k * sizeof *w);
+            ((real *)run->aux[ROUTER_AUX_SUM]->data)[token] = sum;
         }
         for (int64_t j = 0; j < k; j++) {
             w[j] /= sum;
@@ -149,17 +162,18 @@ static void router_choose(const OpRun *run, const RouterAttr *attr, const real *
         w[j] = score[sel[j]];
     }
     if (run->aux[0] != NULL) {
-        gboolean full = attr->score == ROUTER_SOFTMAX;
+        gboolean full = router_keeps_all(run, attr);
         int64_t n = full ? e_all : k;
         memcpy((real *)run->aux[0]->data + token * n, full ? score : w, (size_t)n * sizeof *w);
         op_count(run, 0, 0, n);
     }
-    router_weigh(run, attr, w);
+    router_weigh(run, attr, token, w);
     op_count(run, 0, 0, 2 * k);
 }
 
-/* Gradient of the chosen scores, in place, from that of their weights: scale and quotient. */
-static void router_unweigh(const OpRun *run, const RouterAttr *attr, const real *s, real *g)
+/* Gradient of the chosen scores, in place, from that of their weights: scale and quotient. kept_sum: their sum, or
+ * NULL. */
+static void router_unweigh(const OpRun *run, const RouterAttr *attr, const real *s, const real *kept_sum, real *g)
 {
     int64_t k = attr->top_k;
     for (int64_t j = 0; attr->scaling != 1 && j < k; j++) {
@@ -173,6 +187,7 @@ static void router_unweigh(const OpRun *run, const RouterAttr *attr, const real 
             sum += s[j];
             dot += g[j] * s[j];
         }
+        sum = kept_sum != NULL ? *kept_sum : sum;
         dot /= sum;
         for (int64_t j = 0; j < k; j++) {
             g[j] = (g[j] - dot) / sum;
@@ -214,8 +229,9 @@ static void router_dlogits(const OpRun *run, const RouterAttr *attr, int64_t tok
     int64_t k = attr->top_k;
     int64_t e_all = attr->experts;
     const int64_t *sel = (const int64_t *)run->out[ROUTER_SEL]->data + token * k;
-    gboolean full = attr->score == ROUTER_SOFTMAX;
     gboolean own = attr->score == ROUTER_TOPK_SOFTMAX; /* the weights are all that is kept */
+    gboolean full = !own && router_keeps_all(run, attr);
+    const Tensor *numerators = run->aux[ROUTER_AUX_CHOSEN], *sums = run->aux[ROUTER_AUX_SUM];
     int64_t n_kept = full ? e_all : k;
     const real *kept = (const real *)(own ? run->out[ROUTER_WEIGHTS] : run->aux[0])->data + token * n_kept;
     real *g = scratch;
@@ -226,8 +242,9 @@ static void router_dlogits(const OpRun *run, const RouterAttr *attr, int64_t tok
     }
     memset(dlogits, 0, (size_t)e_all * sizeof *dlogits);
     op_count(run, own && attr->scaling != 1 ? (double)k : 0, 2 * k + n_kept, e_all);
-    router_unweigh(run, attr, chosen, g);
-    router_dscore(run, attr, full ? kept : chosen, sel, g, dlogits);
+    router_unweigh(run, attr, numerators != NULL ? (const real *)numerators->data + token * k : chosen,
+                   sums != NULL ? (const real *)sums->data + token : NULL, g);
+    router_dscore(run, attr, attr->score == ROUTER_SOFTMAX ? kept : chosen, sel, g, dlogits);
     if (attr->emit_logits) { /* the losses' gradient of the same logits */
         for (int64_t e = 0; run->dout[ROUTER_LOGITS] != NULL && e < e_all; e++) {
             dlogits[e] += ((const real *)run->dout[ROUTER_LOGITS]->data)[token * e_all + e];

@@ -14,8 +14,18 @@ REAL_DECLARE(short_conv_backward);
 typedef struct ConvSpan {
     const real *x;
     const real *state; /* K - 1 rows, oldest first; NULL = zeros */
+    const real *u;     /* results of the convolution, where they are kept */
     int64_t n_rows, channels, kernel;
 } ConvSpan;
+
+/* What a chain keeps: the rows of its padded copy, the padding before them, and what the activation reads. */
+enum { AUX_ROWS, AUX_PADDING };
+
+static Tensor *conv_kept_results(const OpRun *run)
+{
+    const ShortConvAttr *attr = run->view->op->attr;
+    return attr->silu ? run->aux[attr->kernel > 1 ? AUX_PADDING + 1 : AUX_PADDING] : NULL;
+}
 
 /* Row t of the sequence, t >= -(K - 1); NULL stands for zeros. */
 static const real *conv_row(const ConvSpan *span, int64_t t)
@@ -55,15 +65,36 @@ static ConvSpan conv_span(const OpRun *run, int64_t sequence, int64_t *ret_start
     const ShortConvAttr *attr = run->view->op->attr;
     RowSpace space = op_in(run->view, 0)->rows;
     int64_t start = sequences_start(run->view->rows, space, sequence);
-    const real *x = real_data_const(run->in[0]), *state = real_data_const(run->in[1]);
+    gboolean kept = run->in[0] == NULL && run->aux[AUX_ROWS] != NULL;
+    const real *x = real_data_const(kept ? run->aux[AUX_ROWS] : run->in[0]),
+               *u = kept ? real_data_const(conv_kept_results(run)) : NULL;
+    const real *state = real_data_const(kept ? (attr->kernel > 1 ? run->aux[AUX_PADDING] : NULL) : run->in[1]);
     *ret_start = start;
     return (ConvSpan){
         .x = x != NULL ? x + start * attr->channels : NULL,
         .state = state != NULL ? state + sequence * (attr->kernel - 1) * attr->channels : NULL,
+        .u = u != NULL ? u + start * attr->channels : NULL,
         .n_rows = sequences_start(run->view->rows, space, sequence + 1) - start,
         .channels = attr->channels,
         .kernel = attr->kernel,
     };
+}
+
+/* The copy of a chain's padded input. */
+static void conv_keep(const OpRun *run)
+{
+    const ShortConvAttr *attr = run->view->op->attr;
+    if (run->aux[AUX_ROWS] == NULL) {
+        return;
+    }
+    memcpy(run->aux[AUX_ROWS]->data, run->in[0]->data, (size_t)tensor_numel(run->in[0]) * sizeof(real));
+    if (attr->kernel > 1) {
+        size_t bytes = (size_t)tensor_numel(run->aux[AUX_PADDING]) * sizeof(real);
+        memset(run->aux[AUX_PADDING]->data, 0, bytes);
+        if (run->in[1] != NULL) {
+            memcpy(run->aux[AUX_PADDING]->data, run->in[1]->data, bytes);
+        }
+    }
 }
 
 gboolean REAL_NAME(short_conv_forward)(const OpRun *run, GError **error)
@@ -72,12 +103,17 @@ gboolean REAL_NAME(short_conv_forward)(const OpRun *run, GError **error)
     const ShortConvAttr *attr = run->view->op->attr;
     g_autofree real *taps = conv_transposed(real_data_const(run->param[0]), attr->channels, attr->kernel);
     int64_t n_sequences = sequences_count(run->view->rows, op_in(run->view, 0)->rows), n = tensor_numel(run->out[0]);
+    real *kept_results = real_data(conv_kept_results(run));
+    conv_keep(run);
     for (int64_t s = 0; s < n_sequences; s++) {
         int64_t start;
         ConvSpan span = conv_span(run, s, &start);
         for (int64_t t = 0; t < span.n_rows; t++) {
             real *y = real_data(run->out[0]) + (start + t) * span.channels;
             conv_at(&span, taps, t, y);
+            if (kept_results != NULL) {
+                memcpy(kept_results + (start + t) * span.channels, y, (size_t)span.channels * sizeof *y);
+            }
             for (int64_t c = 0; attr->silu && c < span.channels; c++) {
                 y[c] *= real_sigmoid(y[c]);
             }
@@ -89,13 +125,18 @@ gboolean REAL_NAME(short_conv_forward)(const OpRun *run, GError **error)
     return TRUE;
 }
 
-/* Gradient at the result of the convolution, for every row of a sequence: through SiLU, whose input is made again. */
+/* Gradient at the result of the convolution, for every row of a sequence: through SiLU, whose input is made again where
+ * it is not kept. */
 static void conv_upstream(const ConvSpan *span, const real *taps, gboolean silu, real *du)
 {
     g_autofree real *u = g_new(real, (gsize)span->channels);
     for (int64_t t = 0; silu && t < span->n_rows; t++) {
         real *row = du + t * span->channels;
-        conv_at(span, taps, t, u);
+        if (span->u != NULL) {
+            memcpy(u, span->u + t * span->channels, (size_t)span->channels * sizeof *u);
+        } else {
+            conv_at(span, taps, t, u);
+        }
         for (int64_t c = 0; c < span->channels; c++) {
             real s = real_sigmoid(u[c]);
             row[c] *= s * (1 + u[c] * (1 - s));

@@ -10,8 +10,56 @@
 
 enum { IN_ROWS, IN_WEIGHTS, IN_ORDER, IN_COUNTS };
 
+enum { AUX_PRODUCT, AUX_TOKEN, AUX_WEIGHT }; /* eager, by slot */
+
 REAL_DECLARE(unpermute_forward);
 REAL_DECLARE(unpermute_backward);
+
+/* What a chain keeps: weighted rows, the token that each goes to (-1 = none), the weights as a column. */
+static void unpermute_keep(const OpRun *run, const int64_t *slot_of, int64_t n_choices)
+{
+    int64_t slots = op_rows(run->view, op_in(run->view, IN_ROWS)->rows), width = op_in(run->view, IN_ROWS)->width;
+    const real *rows = run->in[IN_ROWS]->data, *weights = run->in[IN_WEIGHTS]->data;
+    real *product = run->aux[AUX_PRODUCT]->data,
+         *column = run->aux[AUX_WEIGHT] != NULL ? run->aux[AUX_WEIGHT]->data : NULL;
+    permute_tokens(slot_of, n_choices, op_in(run->view, IN_ORDER)->width, slots, run->aux[AUX_TOKEN]->data);
+    memset(product, 0, (size_t)(slots * width) * sizeof *product);
+    if (column != NULL) {
+        memset(column, 0, (size_t)slots * sizeof *column);
+    }
+    for (int64_t i = 0; i < n_choices; i++) {
+        for (int64_t c = 0; slot_of[i] >= 0 && c < width; c++) {
+            product[slot_of[i] * width + c] = weights[i] * rows[slot_of[i] * width + c];
+        }
+        if (slot_of[i] >= 0 && column != NULL) {
+            column[slot_of[i]] = weights[i];
+        }
+    }
+}
+
+/* Gradients from what a chain has kept: the gathered gradient times both factors of its product. */
+static void unpermute_chain_backward(const OpRun *run, const real *dout)
+{
+    int64_t slots = op_rows(run->view, op_in(run->view, IN_ROWS)->rows), width = op_in(run->view, IN_ROWS)->width;
+    const int64_t *token = run->aux[AUX_TOKEN]->data;
+    real *drows = run->din[IN_ROWS] != NULL ? run->din[IN_ROWS]->data : NULL;
+    g_autofree real *dot = g_new0(real, (gsize)(slots + 1));
+    for (int64_t s = 0; s < slots; s++) {
+        const real *dy = token[s] >= 0 ? dout + token[s] * width : NULL;
+        for (int64_t c = 0; drows != NULL && c < width; c++) {
+            drows[s * width + c] = dy != NULL ? ((const real *)run->aux[AUX_WEIGHT]->data)[s] * dy[c] : 0;
+        }
+        for (int64_t c = 0; dy != NULL && run->in[IN_ROWS] != NULL && c < width; c++) {
+            dot[s] += dy[c] * ((const real *)run->in[IN_ROWS]->data)[s * width + c];
+        }
+    }
+    if (run->din[IN_WEIGHTS] != NULL) {
+        g_autofree int64_t *slot_of = permute_slot_of(run->in[IN_ORDER], run->in[IN_COUNTS], slots);
+        for (int64_t i = 0; i < tensor_numel(run->din[IN_WEIGHTS]); i++) {
+            ((real *)run->din[IN_WEIGHTS]->data)[i] = slot_of[i] >= 0 ? dot[slot_of[i]] : 0;
+        }
+    }
+}
 
 gboolean REAL_NAME(unpermute_forward)(const OpRun *run, GError **error)
 {
@@ -33,6 +81,9 @@ gboolean REAL_NAME(unpermute_forward)(const OpRun *run, GError **error)
         for (int64_t c = 0; c < width; c++) {
             out[i / k * width + c] += weights[i] * rows[slot_of[i] * width + c];
         }
+    }
+    if (run->aux[AUX_PRODUCT] != NULL) {
+        unpermute_keep(run, slot_of, n * k);
     }
     op_count(run, 2 * (double)(slots * width), slots * (width + 2), 0);
     return TRUE;
@@ -57,10 +108,14 @@ gboolean REAL_NAME(unpermute_backward)(const OpRun *run, GError **error)
     int64_t k = op_in(run->view, IN_ORDER)->width;
     real *drows = run->din[IN_ROWS] != NULL ? run->din[IN_ROWS]->data : NULL;
     real *dweights = run->din[IN_WEIGHTS] != NULL ? run->din[IN_WEIGHTS]->data : NULL;
-    const real *rows = dweights != NULL ? run->in[IN_ROWS]->data : NULL;
-    const real *weights = drows != NULL ? run->in[IN_WEIGHTS]->data : NULL;
     g_autofree real *zero = run->dout[0] == NULL ? g_new0(real, (gsize)(n * width)) : NULL;
     const real *dout = zero != NULL ? zero : run->dout[0]->data;
+    if (run->aux[AUX_PRODUCT] != NULL) {
+        unpermute_chain_backward(run, dout);
+        return TRUE;
+    }
+    const real *rows = dweights != NULL ? run->in[IN_ROWS]->data : NULL;
+    const real *weights = drows != NULL ? run->in[IN_WEIGHTS]->data : NULL;
     g_autofree int64_t *slot_of = permute_slot_of(run->in[IN_ORDER], run->in[IN_COUNTS], slots);
     (void)error;
     if (drows != NULL && run->in[IN_COUNTS] != NULL) { /* padding has no gradient */
@@ -146,7 +201,8 @@ static void unpermute_saved(const OpView *view, OpSaved *ret_saved)
         return;
     }
     ret_saved->inputs |= weights ? 1u << IN_ORDER : 0u;
-    op_saved_aux(ret_saved, space, op_in(view, IN_ROWS)->width, dtype);
+    ret_saved->idle_aux =
+        1u << op_saved_aux(ret_saved, space, op_in(view, IN_ROWS)->width, dtype); /* for its sizes alone */
     op_saved_aux(ret_saved, space, 1, DTYPE_INT64);
     if (rows) {
         op_saved_aux(ret_saved, space, 1, dtype);

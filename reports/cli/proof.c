@@ -60,6 +60,8 @@ static gboolean print_proof_json(const Plan *plan, const ShrinkReport *reduced, 
     json_object_set_new(root, "ranks", json_integer((json_int_t)proof->n_ranks));
     json_object_set_new(root, "steps", json_integer((json_int_t)proof->n_steps));
     json_object_set_new(root, "instructions", json_integer((json_int_t)proof->n_instrs));
+    json_object_set_new(root, "operators", json_integer((json_int_t)proof->n_ops));
+    json_object_set_new(root, "eager_operators", json_integer((json_int_t)proof->n_chains));
     json_object_set_new(root, "values", proof_values(proof));
     json_object_set_new(root, "memory", proof_memory_json(proof));
     return print_json(root, error);
@@ -73,14 +75,18 @@ static gboolean print_proof_text(const Plan *plan, const ShrinkReport *reduced, 
         "%s: the program computes what one rank computes\n"
         "  reduced   %s\n"
         "  ran       %" G_GINT64_FORMAT " virtual ranks, %" G_GINT64_FORMAT " steps in float64, %" G_GINT64_FORMAT
-        " instructions a step and rank\n"
+        " instructions a step and rank,\n"
+        "            %" G_GINT64_FORMAT " operators a forward pass, %" G_GINT64_FORMAT
+        " of them eager: backward reads what their chains keep\n"
         "  values    loss within %.1g, gradients %.1g, parameters after each step %.1g (bound %g; %" G_GINT64_FORMAT
         " tensors compared); expert loads equal\n"
-        "  memory    bytes by part equal to the ledger's after each of %" G_GINT64_FORMAT " instructions of all ranks, every value as\n"
+        "  memory    bytes by part equal to the ledger's after each of %" G_GINT64_FORMAT
+        " instructions of all ranks, every value as\n"
         "            large as its buffer; peak %" G_GINT64_FORMAT " bytes: %s\n"
         "  streams   no access without an order, no use after free, no leak, no collective called differently\n",
-        plan->name, sizes, proof->n_ranks, proof->n_steps, proof->n_instrs, proof->worst_loss, proof->worst_grad, proof->worst_param,
-        proof->bound, proof->n_params, proof->n_ledger, proof->peak_bytes, proof->peak_at);
+        plan->name, sizes, proof->n_ranks, proof->n_steps, proof->n_instrs, proof->n_ops, proof->n_chains,
+        proof->worst_loss, proof->worst_grad, proof->worst_param, proof->bound, proof->n_params, proof->n_ledger,
+        proof->peak_bytes, proof->peak_at);
 }
 
 gboolean proof_plan(const char *path, gboolean json, GError **error)
@@ -109,7 +115,7 @@ gboolean proof_plan(const char *path, gboolean json, GError **error)
 /* What all drawn plans showed together. */
 typedef struct Drawn {
     gint64 n, seed;
-    gint64 n_proven, n_ranks, n_instrs;
+    gint64 n_proven, n_ranks, n_instrs, n_ops, n_chains;
     double worst;
     json_t *smallest; /* plan that fails, or NULL */
     char *fault;
@@ -124,6 +130,8 @@ static void prove_one(Drawn *drawn, gint64 seed)
         drawn->n_proven++;
         drawn->n_ranks += proof.n_ranks;
         drawn->n_instrs += proof.n_instrs * proof.n_ranks;
+        drawn->n_ops += proof.n_ops;
+        drawn->n_chains += proof.n_chains;
         drawn->worst = fmax(drawn->worst, fmax(proof.worst_loss, fmax(proof.worst_grad, proof.worst_param)));
     } else {
         drawn->smallest = drawn_minimise(object, N_DRAWN_STEPS, NULL, &drawn->fault);
@@ -151,9 +159,11 @@ static gboolean print_drawn(const Drawn *drawn, gboolean json, GError **error)
     return command_print(error,
                          "%" G_GINT64_FORMAT " drawn plans (seeds %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT
                          "): every program computes what one rank computes\n"
-                         "  ran       %" G_GINT64_FORMAT " virtual ranks, %" G_GINT64_FORMAT " instructions in values\n"
+                         "  ran       %" G_GINT64_FORMAT " virtual ranks, %" G_GINT64_FORMAT
+                         " instructions in values; %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " operators eager\n"
                          "  values    losses, gradients and parameters within %.1g, expert loads and memory equal\n",
-                         drawn->n_proven, drawn->seed, drawn->seed + drawn->n - 1, drawn->n_ranks, drawn->n_instrs, drawn->worst);
+                         drawn->n_proven, drawn->seed, drawn->seed + drawn->n - 1, drawn->n_ranks, drawn->n_instrs,
+                         drawn->n_chains, drawn->n_ops, drawn->worst);
 }
 
 gboolean proof_drawn(gint64 n, gint64 seed, gboolean json, GError **error)

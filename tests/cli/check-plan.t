@@ -3,7 +3,8 @@
 $ printf '{"model": "qwen3-30b-a3b", "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 4}, "parallel": {"dp_shard": 4, "ep": 2}, "workload": {"seq_len": 64, "global_batch": 8}}' > plan.json; moesim check plan.json
 ~ plan.json: the program computes what one rank computes
 ~   reduced   layers 48 to 3, experts 128 to 8*
-~   ran       4 virtual ranks, 3 steps in float64, * instructions a step and rank
+~   ran       4 virtual ranks, 3 steps in float64, * instructions a step and rank,
+~             * operators a forward pass, 0 of them eager*
 ...
 ? 0
 
@@ -69,4 +70,12 @@ $ printf '{"model": {"config": "llama-3.1-8b", "overrides": {"num_hidden_layers"
 ~ prime.json: the program computes what one rank computes
 ~   reduced   ranks 127 to 64, FSDP degree 127 to 64*
 ...
+? 0
+
+# Chains of framework operators, all or some of them.
+$ for kernels in '"eager"' '{"default": "eager", "kda": "fused"}'; do printf '{"model": "kimi-k3", "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 4}, "parallel": {"ep": 2}, "kernels": %s, "workload": {"mode": "lora", "seq_len": 64}, "memory": {"recompute": "selective"}}' "$kernels" > chain.json; moesim check chain.json | grep -E "computes|eager"; done
+chain.json: the program computes what one rank computes
+~             258 operators a forward pass, 258 of them eager: backward reads what their chains keep
+chain.json: the program computes what one rank computes
+~             258 operators a forward pass, 255 of them eager: backward reads what their chains keep
 ? 0

@@ -61,22 +61,32 @@ typedef struct Small {
     "\"model\": {\"config\": \"" config "\", \"overrides\": {\"num_hidden_layers\": 1"  more
 
 static const Small smalls[] = {
-    {"a slice of three experts as large as one", ONE_LAYER("4", "mixtral-8x7b", ", \"n_routed_experts\": 3}}, ")
-     "\"workload\": {\"mode\": \"lora\", \"lora\": {\"targets\": [\"experts\"]}, \"seq_len\": 1}, \"optimizer\": {\"kind\": \"muon\"}}"},
-    {"a slice of six experts as large as one", ONE_LAYER("7", "mixtral-8x7b", ", \"n_routed_experts\": 6}}, ")
-     "\"workload\": {\"seq_len\": 1}, \"optimizer\": {\"kind\": \"muon\"}}"},
-    {"whole gradients of adapters joined", ONE_LAYER("1", "llama-3.1-8b", "}}, ")
-     "\"parallel\": {\"sharding\": \"none\", \"gradient_buffers\": false}, "
-     "\"workload\": {\"mode\": \"lora\", \"seq_len\": 1, \"global_batch\": 2}}"},
+    {"a slice of three experts as large as one",
+     ONE_LAYER(
+         "4", "mixtral-8x7b",
+         ", \"n_routed_experts\": 3}}, ") "\"workload\": {\"mode\": \"lora\", \"lora\": {\"targets\": [\"experts\"]}, "
+                                          "\"seq_len\": 1}, \"optimizer\": {\"kind\": \"muon\"}}"},
+    {"a slice of six experts as large as one",
+     ONE_LAYER("7", "mixtral-8x7b",
+               ", \"n_routed_experts\": 6}}, ") "\"workload\": {\"seq_len\": 1}, \"optimizer\": {\"kind\": \"muon\"}}"},
+    {"whole gradients of adapters joined",
+     ONE_LAYER("1", "llama-3.1-8b", "}}, ") "\"parallel\": {\"sharding\": \"none\", \"gradient_buffers\": false}, "
+                                            "\"workload\": {\"mode\": \"lora\", \"seq_len\": 1, \"global_batch\": 2}}"},
     {"padded rows sent again, their counts kept",
      "{\"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": 4}, \"model\": {\"config\": \"kimi-linear-48b-a3b\", "
      "\"overrides\": {\"num_hidden_layers\": 4, \"num_experts_per_tok\": 2}}, \"parallel\": {\"ep\": 2}, "
      "\"workload\": {\"mode\": \"lora\", \"lora\": {\"targets\": [\"shared\"]}, \"seq_len\": 1}, "
      "\"moe\": {\"capacity_factor\": 1, \"pad_to_capacity\": true}, "
      "\"memory\": {\"recompute\": \"selective\", \"cache\": {\"ddr_bytes\": 49919, \"policy\": \"cost_benefit\"}}}"},
-    {"whole gradients joined", ONE_LAYER("1", "llama-3.1-8b", "}}, ")
-     "\"parallel\": {\"sharding\": \"none\", \"gradient_buffers\": false}, "
-     "\"precision\": {\"parameters\": \"bf16\"}, \"workload\": {\"seq_len\": 1, \"global_batch\": 3}}"},
+    {"the output of a cached chain copied again",
+     ONE_LAYER("1", "llama-3.1-8b", "}}, ") "\"workload\": {\"seq_len\": 1}, \"kernels\": {\"default\": \"eager\"}, "
+                                            "\"memory\": {\"recompute\": \"selective\", \"cache\": {\"ddr_bytes\": "
+                                            "99907, \"policy\": \"belady\"}}}"},
+    {"whole gradients joined",
+     ONE_LAYER(
+         "1", "llama-3.1-8b",
+         "}}, ") "\"parallel\": {\"sharding\": \"none\", \"gradient_buffers\": false}, "
+                 "\"precision\": {\"parameters\": \"bf16\"}, \"workload\": {\"seq_len\": 1, \"global_batch\": 3}}"},
 };
 
 static void test_small(void **state)

@@ -88,7 +88,7 @@ static void take_cached(Walk *walk, int o)
     if (walk->pass->retention->intercepts) {
         emit_host(emitter, emitter->device->selective_op_ns + (exchanges ? emitter->device->selective_collective_ns : 0));
     }
-    for (int i = 0; i < op->n_outputs; i++) {
+    for (int i = 0, n_copied = 0; i < op->n_outputs; i++) {
         int64_t bytes = graph_tensor_bytes(graph_tensor(walk->graph, op->outputs[i]), walk->pass->rows);
         if (!walk_is_copied(walk, o, op->outputs[i])) {
             walk->alive[op->outputs[i]] = TRUE;
@@ -96,6 +96,9 @@ static void take_cached(Walk *walk, int o)
         }
         walk_alloc_tensor(walk, op->outputs[i]);
         emit_bytes(emitter, STREAM_COMPUTE, WORK_STRIDED, bytes, bytes, 1, (int)op->kind);
+        emit_value(emitter, STREAM_COMPUTE, VALUE_COPY, -1);
+        emit_operand(emitter, walk_slot(walk, o, SLOT_AUX + n_copied++));
+        emit_operand(emitter, walk_tensor(walk, op->outputs[i]));
     }
 }
 

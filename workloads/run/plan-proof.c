@@ -228,12 +228,14 @@ static gboolean run_steps(Proof *proof, int64_t n_steps, GError **error)
     return TRUE;
 }
 
-/* Operators of which nothing but their cost is known run in no interpreter of values. */
+/* Counts operators. Those of which nothing but their cost is known run in no interpreter of values. */
 static gboolean check_kernels(const Proof *proof, GError **error)
 {
     for (int64_t layer = -1; layer <= proof->graphs->n_layers; layer++) {
         const Graph *graph = graph_at(proof, layer);
         for (int o = 0; o < graph_n_ops(graph); o++) {
+            proof->result->n_ops++;
+            proof->result->n_chains += graph_op(graph, o)->eager;
             const OpClass *class = op_class(graph_op(graph, o)->kind);
             if (class->forward[OP_REAL_F64] == NULL && !class->views_input) {
                 g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,

@@ -119,21 +119,30 @@ static void shrink_ranks(Plan *plan)
 static void note_sizes(const Plan *plan, int64_t *ret_sizes)
 {
     const Model *model = plan->model;
-    int64_t n_eager = 0;
-    for (int i = 0; i < N_OPS; i++) {
-        n_eager += plan->eager[i];
-    }
-    const int64_t sizes[] = {model->n_layers, plan->cluster->n_ranks, plan->dp_replicate, plan->dp_shard, plan->ep,
-                             model->n_experts, model->top_k, model->hidden, model->expert_width, model->vocab, plan->seq_len,
-                             plan->micro_batch, plan->n_micro_batches, plan->seq_chunk, plan->vocab_chunk, plan->lora_rank,
-                             n_eager};
+    const int64_t sizes[] = {
+        model->n_layers,  plan->cluster->n_ranks, plan->dp_replicate,    plan->dp_shard,      plan->ep,
+        model->n_experts, model->top_k,           model->hidden,         model->expert_width, model->vocab,
+        plan->seq_len,    plan->micro_batch,      plan->n_micro_batches, plan->seq_chunk,     plan->vocab_chunk,
+        plan->lora_rank};
     memcpy(ret_sizes, sizes, sizeof sizes);
 }
 
-static const char *const size_names[] = {"layers",      "ranks",         "replicas",     "FSDP degree", "EP degree",
-                                         "experts",     "active experts", "hidden width", "expert width", "vocabulary",
-                                         "tokens of a sequence", "sequences of a micro-batch", "micro-batches",
-                                         "tokens of a loss chunk", "columns of a loss chunk", "LoRA rank", "eager operator kinds"};
+static const char *const size_names[] = {"layers",
+                                         "ranks",
+                                         "replicas",
+                                         "FSDP degree",
+                                         "EP degree",
+                                         "experts",
+                                         "active experts",
+                                         "hidden width",
+                                         "expert width",
+                                         "vocabulary",
+                                         "tokens of a sequence",
+                                         "sequences of a micro-batch",
+                                         "micro-batches",
+                                         "tokens of a loss chunk",
+                                         "columns of a loss chunk",
+                                         "LoRA rank"};
 enum { N_SIZES = G_N_ELEMENTS(size_names) };
 
 static void shrink_options(Plan *plan)
@@ -151,7 +160,6 @@ static void shrink_options(Plan *plan)
     plan->moe.balance = PLAN_BALANCE_NONE; /* moves no row of a step */
     plan->moe.redundant_experts = plan->moe.redundant_experts > 0 && plan->ep > 1 ? plan->ep : 0;
     plan->moe.capacity.multiple = at_most(plan->moe.capacity.multiple, 2);
-    memset(plan->eager, 0, sizeof plan->eager); /* values have one form, and what it keeps is what the fused one does */
 }
 
 /* Bytes of everything that a cache of the plan may hold. */
