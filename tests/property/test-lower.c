@@ -1,6 +1,8 @@
 /* What has to hold between the results of random plans, whatever the model and the layout. */
 #include "tests/property/random-plan.h"
 
+#include "workloads/lower/fsdp.h"
+#include "workloads/lower/lower.h"
 #include "workloads/run/run.h"
 
 enum { N_PLANS = 60 };
@@ -47,8 +49,67 @@ static void test_recompute(void **state)
     }
 }
 
+/* Bytes that a step reads and writes to make one whole gradient of those of its passes. */
+static void count_joined(const Program *program, int64_t *ret_copied, int64_t *ret_added)
+{
+    int64_t n_done = 0;
+    *ret_copied = *ret_added = 0;
+    for (guint c = 0; c < program->calls->len; c = program_next_call(program, c, program->repeat.times, &n_done)) {
+        const Segment *segment = program_segment(program, g_array_index(program->calls, Call, c).segment);
+        for (guint i = 0; i < segment->instrs->len; i++) {
+            const Instr *instr = &g_array_index(segment->instrs, Instr, i);
+            if (instr->kind != INSTR_COMPUTE || instr->label != LABEL_GRAD_ACCUMULATE) {
+                continue;
+            }
+            const Work *work = &g_array_index(segment->works, Work, instr->work);
+            int64_t bytes = work->n_launches * (work->read_bytes + work->write_bytes);
+            *ret_copied += work->law == WORK_COPY ? bytes : 0;
+            *ret_added += 2 * work->read_bytes == 3 * work->write_bytes ? bytes : 0; /* else: parts of one pass */
+        }
+    }
+}
+
+/* Elements of the parameters of a graph that get a gradient. */
+static int64_t graph_grads(const Graph *graph)
+{
+    int64_t sum = 0;
+    for (guint i = 0; i < graph->params->len; i++) {
+        const GraphParam *param = graph_param(graph, (int)i);
+        sum += fsdp_has_grad(param) ? graph_param_numel(param) : 0;
+    }
+    return sum;
+}
+
+/* Whole gradients in fp32 are made of every bf16 gradient of the passes once. */
+static void test_whole_gradients(void **state)
+{
+    static const char *const shardings[] = {"none", "zero1"};
+    (void)state;
+    for (size_t m = 0; m < G_N_ELEMENTS(random_models); m++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(shardings); s++) {
+            g_autoptr(GError) error = NULL;
+            g_autofree char *words = g_strdup_printf("%s cluster.preset=h200-sxm cluster.gpus_per_node=8 workload.seq_len=256 "
+                                                     "workload.global_batch=24 precision.parameters=bf16 parallel.sharding=%s",
+                                                     random_models[m], shardings[s]);
+            g_autoptr(Plan) plan = plan_of_words(words, &error);
+            check_no_error(error);
+            g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+            g_autoptr(Program) program = lower_plan_described(plan, graphs, NULL, 0);
+            int64_t copied, added, n_params = graph_grads(graphs->embedding) + graph_grads(graphs->head);
+            for (int64_t i = 0; i < graphs->n_layers; i++) {
+                n_params += graph_grads(model_graph_layer(graphs, i));
+            }
+            count_joined(program, &copied, &added);
+            check_int(plan->n_micro_batches, 3);
+            check_int(copied, n_params * (2 + 4));
+            check_int(added, 2 * n_params * (2 + 4 + 4));
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_recompute)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_recompute),
+                                       cmocka_unit_test(test_whole_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

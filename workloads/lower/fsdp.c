@@ -372,9 +372,10 @@ static void fsdp_update_shard(Emitter *emitter, const FsdpGroup *group, int arg,
 static void add_resident(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, gboolean first)
 {
     const Plan *plan = emitter->plan;
-    int64_t whole = dtype_bytes(plan->reduce, group->trainable_numel), pass = dtype_bytes(plan->compute, group->trainable_numel);
-    emit_bytes(emitter, STREAM_COMPUTE, first ? WORK_COPY : WORK_ELEMENTWISE, pass + (first ? 0 : whole), whole, (int)group->n_trainable,
-               LABEL_GRAD_ACCUMULATE);
+    for (int64_t i = 0; i < group->n_trainable; i++) {
+        int64_t pass = grad_bytes(plan, group, i), whole = pass / dtype_bytes(plan->compute, 1) * dtype_bytes(plan->reduce, 1);
+        emit_bytes(emitter, STREAM_COMPUTE, first ? WORK_COPY : WORK_ELEMENTWISE, pass + (first ? 0 : whole), whole, 1, LABEL_GRAD_ACCUMULATE);
+    }
     emit_value(emitter, STREAM_COMPUTE, VALUE_GRAD_IN, first ? -1 : 0);
     emit_operand(emitter, (Place){arg, FSDP_REDUCE_IN});
     for (int64_t i = 0; i < group->n_trainable; i++) {

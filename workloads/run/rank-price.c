@@ -83,14 +83,19 @@ static gboolean names_only(const RankAt *at)
     return to != NULL && (to->tier == TIER_VIEW || (fills && to->resident));
 }
 
+/* Gradients that join a buffer which lies there between steps do so one by one; others are gathered by one kernel. */
+static int n_grad_works(const RankAt *at)
+{
+    return rank_operand(at, 0)->resident ? at->instr->n_operands - 1 : 1;
+}
+
 gboolean rank_check_price(const RankAt *at, GError **error)
 {
     enum { NONE, ONE, TWO, ANY }; /* the optimizer is priced for all shards together */
     static const int n_works[N_VALUE_ACTIONS] = {
         [VALUE_COPY] = ONE,        [VALUE_ADD] = ONE,        [VALUE_LOSS_GRAD] = ONE, [VALUE_PLACE_ROWS] = TWO,
         [VALUE_SHARD_CAST] = ONE,  [VALUE_SHARD_PLACE] = ONE, [VALUE_PARAM_CAST] = ONE, [VALUE_COPY_OUT] = ONE,
-        [VALUE_GRAD_IN] = ONE,     [VALUE_UPDATE] = ANY,     [VALUE_DIRECTION] = ANY, [VALUE_ORTHOGONALIZE] = ANY,
-        [VALUE_DESCEND] = ANY,
+        [VALUE_UPDATE] = ANY,      [VALUE_DIRECTION] = ANY,   [VALUE_ORTHOGONALIZE] = ANY, [VALUE_DESCEND] = ANY,
     };
     RankPrice price = at->rank->price;
     at->rank->price = (RankPrice){.op = -1, .sync_op = -1};
@@ -102,7 +107,7 @@ gboolean rank_check_price(const RankAt *at, GError **error)
     if (at->instr->action == VALUE_FORWARD || at->instr->action == VALUE_BACKWARD) {
         return check_op(at, &price, error);
     }
-    int wanted = names_only(at) ? NONE : n_works[at->instr->action];
+    int wanted = names_only(at) ? NONE : at->instr->action == VALUE_GRAD_IN ? n_grad_works(at) : n_works[at->instr->action];
     gboolean joins_chunks = at->instr->action == VALUE_LOSS_SUM && at->rank->world->plan->seq_chunk > 0;
     return wanted == ANY || check_count(at, price.n_works, joins_chunks ? ONE : wanted, "kernels", error);
 }
