@@ -7,6 +7,7 @@
 #include "sim/base/file.h"
 
 struct JsonDoc {
+    gint extra_refs; /* beside the first; see json_doc_ref() */
     char *name;
     char *text; /* as it was read; NULL for a value made in memory */
     json_t *root;
@@ -103,9 +104,15 @@ JsonDoc *json_doc_from_value(json_t *value, const char *name)
     return doc;
 }
 
+JsonDoc *json_doc_ref(JsonDoc *doc)
+{
+    g_atomic_int_inc(&doc->extra_refs);
+    return doc;
+}
+
 void json_doc_free(JsonDoc *doc)
 {
-    if (doc == NULL) {
+    if (doc == NULL || g_atomic_int_add(&doc->extra_refs, -1) > 0) {
         return;
     }
     json_decref(doc->root);

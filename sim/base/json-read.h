@@ -32,6 +32,7 @@ JsonDoc *json_doc_parse(const char *text, const char *name, gboolean lenient, GE
 
 /* A document over a value made in memory (borrowed); errors then name it without line and column. */
 JsonDoc *json_doc_from_value(json_t *value, const char *name);
+JsonDoc *json_doc_ref(JsonDoc *doc); /* one more owner: json_doc_free() then lets go once */
 void json_doc_free(JsonDoc *doc);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(JsonDoc, json_doc_free)
 

@@ -2,6 +2,7 @@
 
 struct PlanCache {
     GHashTable *models, *clusters; /* by what they were loaded from; for look-up alone */
+    PlanDrafts *drafts;
 };
 
 static void forget_model(void *model)
@@ -27,7 +28,25 @@ void plan_cache_free(PlanCache *cache)
     if (cache != NULL) {
         g_hash_table_unref(cache->models);
         g_hash_table_unref(cache->clusters);
+        plan_drafts_free(cache->drafts);
         g_free(cache);
+    }
+}
+
+PlanDrafts *plan_cache_drafts(PlanCache *cache, guint n_parts)
+{
+    if (cache->drafts == NULL) {
+        cache->drafts = plan_drafts_new(n_parts);
+    }
+    return cache->drafts;
+}
+
+/* So many models or clusters are no longer a few that all plans share: memory stays flat. */
+static void make_room(GHashTable *table)
+{
+    enum { LOADED_MAX = 256 };
+    if (g_hash_table_size(table) >= LOADED_MAX) {
+        g_hash_table_remove_all(table);
     }
 }
 
@@ -45,6 +64,7 @@ Model *plan_cache_model(PlanCache *cache, const char *path, json_t *overrides, G
         if (model == NULL) {
             return NULL;
         }
+        make_room(cache->models);
         g_hash_table_insert(cache->models, g_steal_pointer(&key), model);
     }
     return model_ref(model);
@@ -62,6 +82,7 @@ Cluster *plan_cache_cluster(PlanCache *cache, const char *path, int64_t n_nodes,
         if (cluster == NULL) {
             return NULL;
         }
+        make_room(cache->clusters);
         g_hash_table_insert(cache->clusters, g_steal_pointer(&key), cluster);
     }
     return cluster_ref(cluster);

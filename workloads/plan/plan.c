@@ -7,6 +7,7 @@
 #include "sim/base/json-read.h"
 #include "workloads/plan/plan-cache.h"
 #include "workloads/plan/plan-check.h"
+#include "workloads/plan/plan-drafts.h"
 #include "workloads/plan/plan-read.h"
 #include "workloads/plan/plan-moe.h"
 
@@ -97,21 +98,27 @@ static gboolean is_path(const char *text)
     return strchr(text, '/') != NULL || g_str_has_suffix(text, ".json");
 }
 
-static void read_model(Plan *plan, PlanCache *cache, JsonObject *root, const char *base_dir)
+/* Where a plan's files come from. */
+typedef struct PlanSource {
+    PlanCache *cache;     /* or NULL */
+    const char *base_dir; /* of relative paths; may be NULL */
+} PlanSource;
+
+static void read_model(Plan *plan, JsonObject *root, const PlanSource *source)
 {
     json_t *value = json_object_raw(root, "model");
     GError *error = NULL;
     if (json_is_string(value)) {
         const char *text = json_string_value(value);
-        g_autofree char *path = is_path(text) ? plan_read_path(base_dir, text) : g_strdup(text);
-        plan->model = plan_cache_model(cache, path, NULL, &error);
+        g_autofree char *path = is_path(text) ? plan_read_path(source->base_dir, text) : g_strdup(text);
+        plan->model = plan_cache_model(source->cache, path, NULL, &error);
     } else if (json_is_object(value) && json_object_get(value, "config") != NULL) {
         JsonObject *object = json_object_child(root, "model");
         const char *config = json_object_string(object, "config", NULL);
         json_t *overrides = json_object_raw(object, "overrides");
-        g_autofree char *path = config != NULL && is_path(config) ? plan_read_path(base_dir, config) : g_strdup(config);
+        g_autofree char *path = config != NULL && is_path(config) ? plan_read_path(source->base_dir, config) : g_strdup(config);
         if (path != NULL) {
-            plan->model = plan_cache_model(cache, path, overrides, &error);
+            plan->model = plan_cache_model(source->cache, path, overrides, &error);
         } else if (json_object_ok(object)) {
             json_object_fail(object, "config", "missing; give a preset (moesim model lists them) or the path of a config.json");
         }
@@ -127,7 +134,7 @@ static void read_model(Plan *plan, PlanCache *cache, JsonObject *root, const cha
     }
 }
 
-static void read_cluster(Plan *plan, PlanCache *cache, JsonObject *root, const char *base_dir)
+static void read_cluster(Plan *plan, JsonObject *root, const PlanSource *source)
 {
     JsonObject *object = json_object_child(root, "cluster");
     GError *error = NULL;
@@ -147,8 +154,8 @@ static void read_cluster(Plan *plan, PlanCache *cache, JsonObject *root, const c
     if (!ok) {
         return;
     }
-    g_autofree char *path = preset != NULL ? g_strdup(preset) : plan_read_path(base_dir, file);
-    plan->cluster = plan_cache_cluster(cache, path, nodes, gpus, &error);
+    g_autofree char *path = preset != NULL ? g_strdup(preset) : plan_read_path(source->base_dir, file);
+    plan->cluster = plan_cache_cluster(source->cache, path, nodes, gpus, &error);
     if (error != NULL) {
         json_object_adopt(root, "cluster", error);
     }
@@ -285,7 +292,7 @@ static void read_lora(Plan *plan, JsonObject *workload)
     }
 }
 
-static void read_workload(Plan *plan, JsonObject *root, const char *base_dir)
+static void read_workload(Plan *plan, JsonObject *root, const PlanSource *source)
 {
     static const char *const modes[] = {"pretrain", "finetune", "lora"};
     JsonObject *object = json_object_child(root, "workload");
@@ -302,7 +309,7 @@ static void read_workload(Plan *plan, JsonObject *root, const char *base_dir)
     plan->micro_batch = json_object_int(object, "micro_batch", 1, COUNT_MAX, 1);
     plan->global_batch = json_object_int(object, "global_batch", 1, 1 << 30, 0);
     read_lora(plan, object);
-    read_moe_routing(plan, object, base_dir);
+    read_moe_routing(plan, object, source->base_dir);
     plan_refuse_number(object, "image_tokens", 0);
     json_object_end(object);
 }
@@ -461,26 +468,74 @@ static void read_kernels(Plan *plan, JsonObject *root)
     json_object_end(object);
 }
 
-static void plan_read(Plan *plan, PlanCache *cache, JsonObject *root, const char *base_dir)
+static void read_schema(Plan *plan, JsonObject *root)
 {
+    (void)plan;
     (void)json_object_string(root, "$schema", NULL);
+}
+
+static void read_note(Plan *plan, JsonObject *root)
+{
+    (void)plan;
     (void)json_object_string(root, "_note", NULL);
-    read_model(plan, cache, root, base_dir);
-    read_cluster(plan, cache, root, base_dir);
-    read_parallel(plan, root);
-    read_workload(plan, root, base_dir);
-    read_moe(plan, root);
-    read_memory(plan, root);
-    read_loss(plan, root);
-    read_precision(plan, root);
-    read_optimizer(plan, root);
-    read_kernels(plan, root);
+}
+
+/*
+ * In the order in which they are read, each seeing what those before it have made of the plan. What sweeps turn most comes
+ * last, so that drafts (plan-drafts.h) spare most.
+ */
+static const struct {
+    const char *key;
+    void (*read)(Plan *plan, JsonObject *root);
+    void (*load)(Plan *plan, JsonObject *root, const PlanSource *source); /* instead, where files may be named */
+} parts[] = {
+    {"$schema", read_schema, NULL},
+    {"_note", read_note, NULL},
+    {"model", NULL, read_model},
+    {"cluster", NULL, read_cluster},
+    {"parallel", read_parallel, NULL},
+    {"workload", NULL, read_workload},
+    {"moe", read_moe, NULL},
+    {"memory", read_memory, NULL},
+    {"precision", read_precision, NULL},
+    {"optimizer", read_optimizer, NULL},
+    {"kernels", read_kernels, NULL},
+    {"loss", read_loss, NULL},
+};
+
+static void read_part(guint part, Plan *plan, JsonObject *root, const PlanSource *source)
+{
+    if (parts[part].load != NULL) {
+        parts[part].load(plan, root, source);
+    } else {
+        parts[part].read(plan, root);
+    }
+}
+
+static void plan_read(Plan *plan, JsonObject *root, json_t *object, const PlanSource *source)
+{
+    PlanDrafts *drafts = source->cache != NULL ? plan_cache_drafts(source->cache, G_N_ELEMENTS(parts)) : NULL;
+    json_t *values[G_N_ELEMENTS(parts)];
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
+        values[i] = json_object_get(object, parts[i].key);
+    }
+    guint first = drafts != NULL ? plan_drafts_start(drafts, values, source->base_dir, plan) : 0;
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
+        if (i < first) {
+            json_object_ignore(root, parts[i].key);
+            continue;
+        }
+        read_part(i, plan, root, source);
+        if (drafts != NULL && json_object_ok(root)) {
+            plan_drafts_note(drafts, i, values[i], plan);
+        }
+    }
     if (json_object_ok(root)) {
         plan_check(plan, root);
     }
 }
 
-static Plan *plan_from_doc(JsonDoc *doc, PlanCache *cache, const char *base_dir, GError **error)
+static Plan *plan_from_doc(JsonDoc *doc, const PlanSource *source, GError **error)
 {
     g_autoptr(Plan) plan = g_new0(Plan, 1);
     JsonObject *root = json_doc_open(doc, error);
@@ -489,7 +544,7 @@ static Plan *plan_from_doc(JsonDoc *doc, PlanCache *cache, const char *base_dir,
     }
     plan->name = g_strdup(json_doc_name(doc));
     plan->warnings = g_ptr_array_new_with_free_func(g_free);
-    plan_read(plan, cache, root, base_dir);
+    plan_read(plan, root, json_doc_root(doc), source);
     if (!json_object_close(root, FALSE, error)) {
         return NULL;
     }
@@ -500,7 +555,8 @@ Plan *plan_load(const char *path, GError **error)
 {
     g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, error);
     g_autofree char *base_dir = g_path_get_dirname(path);
-    return doc != NULL ? plan_from_doc(doc, NULL, base_dir, error) : NULL;
+    PlanSource source = {NULL, base_dir};
+    return doc != NULL ? plan_from_doc(doc, &source, error) : NULL;
 }
 
 Plan *plan_from_json(json_t *value, const char *name, const char *base_dir, GError **error)
@@ -511,5 +567,6 @@ Plan *plan_from_json(json_t *value, const char *name, const char *base_dir, GErr
 Plan *plan_from_json_cached(PlanCache *cache, json_t *value, const char *name, const char *base_dir, GError **error)
 {
     g_autoptr(JsonDoc) doc = json_doc_from_value(value, name);
-    return plan_from_doc(doc, cache, base_dir, error);
+    PlanSource source = {cache, base_dir};
+    return plan_from_doc(doc, &source, error);
 }

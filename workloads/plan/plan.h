@@ -138,7 +138,10 @@ PlanCache *plan_cache_new(void);
 void plan_cache_free(PlanCache *cache);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(PlanCache, plan_cache_free)
 
-/* plan_from_json() with a cache. */
+/*
+ * plan_from_json() with a cache. Parts of the value (its members) that are those of the call before are not read again: as
+ * long as the cache lives, nobody may change what was handed in.
+ */
 Plan *plan_from_json_cached(PlanCache *cache, json_t *value, const char *name, const char *base_dir, GError **error);
 
 /* One more owner of a plan (of a copy's owner), which must not be changed from then on; returns what is to be freed once more. */

@@ -16,7 +16,10 @@ Session *session_new(void);
 void session_free(Session *session);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Session, session_free)
 
-/* plan_from_json, with what earlier plans of this session loaded already; the plan may outlive the session. */
+/*
+ * plan_from_json, with what earlier plans of this session loaded already; the plan may outlive the session. Members of the
+ * value that are those of the call before are not read again: nobody may change them while the session lives.
+ */
 Plan *session_plan(Session *session, json_t *value, const char *name, const char *base_dir, GError **error);
 
 /*

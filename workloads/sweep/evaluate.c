@@ -25,12 +25,14 @@ SweepWorker *sweep_worker_new(const Sweep *sweep)
     worker->sweep = sweep;
     worker->session = session_new();
     worker->names = sweep_names_new(sweep, worker->session);
+    worker->plans = sweep_plans_new(sweep);
     return worker;
 }
 
 void sweep_worker_free(SweepWorker *worker)
 {
     if (worker != NULL) {
+        sweep_plans_free(worker->plans);
         sweep_names_free(worker->names);
         session_free(worker->session);
         g_free(worker);
@@ -77,14 +79,14 @@ gboolean sweep_point_has_row(SweepWorker *worker, int64_t point)
     if (worker->sweep->constraints->len == 0) {
         return TRUE;
     }
-    g_autoptr(json_t) object = sweep_plan(worker->sweep, point, NULL);
+    json_t *object = sweep_plans_get(worker->plans, point, NULL);
     return object == NULL || !sweep_names_allow(worker->names, object, &allowed, NULL) || allowed;
 }
 
 Plan *sweep_point_plan(SweepWorker *worker, int64_t point)
 {
     gboolean allowed = FALSE;
-    g_autoptr(json_t) object = sweep_plan(worker->sweep, point, NULL);
+    json_t *object = sweep_plans_get(worker->plans, point, NULL);
     if (object == NULL || !sweep_names_allow(worker->names, object, &allowed, NULL) || !allowed) {
         return NULL;
     }
@@ -96,7 +98,7 @@ void sweep_evaluate(SweepWorker *worker, int64_t point, SweepOutcome *ret_outcom
     g_autoptr(GError) error = NULL, unknown = NULL;
     gboolean allowed = TRUE;
     *ret_outcome = (SweepOutcome){.status = SWEEP_OK};
-    g_autoptr(json_t) object = sweep_plan(worker->sweep, point, &error);
+    json_t *object = sweep_plans_get(worker->plans, point, &error);
     if (object == NULL) {
         ret_outcome->status = SWEEP_INVALID;
         ret_outcome->reason = reason_of(error);

@@ -31,6 +31,7 @@ typedef struct SweepWorker {
     const Sweep *sweep;
     Session *session;
     SweepNames *names;
+    SweepPlans *plans;
 } SweepWorker;
 
 SweepWorker *sweep_worker_new(const Sweep *sweep);

@@ -29,6 +29,8 @@ struct SweepNames {
     const Sweep *sweep;
     Session *session;
     GHashTable *facts; /* model and cluster as text → Facts */
+    json_t *model, *cluster; /* of the plan before, and its facts: few plans differ there */
+    const Facts *last;
 };
 
 static void facts_free(void *data)
@@ -50,6 +52,8 @@ SweepNames *sweep_names_new(const Sweep *sweep, Session *session)
 void sweep_names_free(SweepNames *names)
 {
     if (names != NULL) {
+        json_decref(names->model);
+        json_decref(names->cluster);
         g_hash_table_unref(names->facts);
         g_free(names);
     }
@@ -64,13 +68,10 @@ static void facts_fill(Facts *facts, const Plan *plan)
 #undef FACT
 }
 
-/* Facts of a plan's model and cluster, whatever else the plan says. */
-static const Facts *facts_of(SweepNames *names, json_t *plan)
+/* Facts of a pair of model and cluster, whatever else a plan says. */
+static const Facts *facts_of_pair(SweepNames *names, json_t *pair)
 {
     enum { FACTS_MAX = 4096 };
-    g_autoptr(json_t) pair = json_object();
-    json_object_set(pair, "model", json_object_get(plan, "model"));
-    json_object_set(pair, "cluster", json_object_get(plan, "cluster"));
     char *key = json_dumps(pair, JSON_COMPACT);
     Facts *facts = g_hash_table_lookup(names->facts, key);
     if (facts != NULL) {
@@ -92,6 +93,22 @@ static const Facts *facts_of(SweepNames *names, json_t *plan)
     g_hash_table_insert(names->facts, g_strdup(key), facts);
     free(key);
     return facts;
+}
+
+static const Facts *facts_of(SweepNames *names, json_t *plan)
+{
+    json_t *model = json_object_get(plan, "model"), *cluster = json_object_get(plan, "cluster");
+    if (names->last == NULL || model != names->model || cluster != names->cluster) {
+        g_autoptr(json_t) pair = json_object();
+        json_object_set(pair, "model", model);
+        json_object_set(pair, "cluster", cluster);
+        names->last = facts_of_pair(names, pair);
+        json_decref(names->model);
+        json_decref(names->cluster);
+        names->model = json_incref(model); /* held: what stands there cannot become another one's address */
+        names->cluster = json_incref(cluster);
+    }
+    return names->last;
 }
 
 /* ---- names ---- */

@@ -62,13 +62,18 @@ static json_t *value_for_plan(const Sweep *sweep, const char *path, json_t *valu
     return json_string(full);
 }
 
+gboolean sweep_set_field(const Sweep *sweep, int64_t point, guint field, json_t *plan, GError **error)
+{
+    const char *path = g_array_index(sweep->fields, SweepField, field).path;
+    json_t *value = sweep_value(sweep, point, field);
+    return json_is_null(value) || cases_set(plan, path, value_for_plan(sweep, path, value), error);
+}
+
 json_t *sweep_plan(const Sweep *sweep, int64_t point, GError **error)
 {
     g_autoptr(json_t) plan = json_deep_copy(sweep->base);
     for (guint i = 0; i < sweep->fields->len; i++) {
-        const char *path = g_array_index(sweep->fields, SweepField, i).path;
-        json_t *value = sweep_value(sweep, point, i);
-        if (!json_is_null(value) && !cases_set(plan, path, value_for_plan(sweep, path, value), error)) {
+        if (!sweep_set_field(sweep, point, i, plan, error)) {
             return NULL;
         }
     }

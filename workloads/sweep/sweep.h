@@ -77,6 +77,18 @@ json_t *sweep_value(const Sweep *sweep, int64_t point, guint field);
 /* The point's plan object; new reference. NULL and an error (no place) when its fields contradict one another. */
 json_t *sweep_plan(const Sweep *sweep, int64_t point, GError **error);
 
+/* Sets a field of a plan object to its value at the point, unless that is null. Errors as of sweep_plan(). */
+gboolean sweep_set_field(const Sweep *sweep, int64_t point, guint field, json_t *plan, GError **error);
+
+/*
+ * Plan objects of one point after the other. sweep_plans_get() gives what sweep_plan() gives, borrowed until the next call;
+ * members that no axis turned since the last point are the same values as before (what session_plan() goes by).
+ */
+typedef struct SweepPlans SweepPlans;
+SweepPlans *sweep_plans_new(const Sweep *sweep);
+void sweep_plans_free(SweepPlans *plans);
+json_t *sweep_plans_get(SweepPlans *plans, int64_t point, GError **error);
+
 /* How a value is written in a cell, so that it reads back as the same value: a JSON scalar, a bare word, a list of words
  * between blanks. NULL for null; caller frees. */
 char *sweep_cell(const char *path, json_t *value);
