@@ -354,7 +354,7 @@ json_t *json_object_raw(JsonObject *object, const char *key)
 }
 
 /* "must be WHAT, not VALUE", the value cut short. */
-static void fail_type(JsonObject *object, const char *key, const json_t *value, const char *what)
+void json_object_fail_type(JsonObject *object, const char *key, const json_t *value, const char *what)
 {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(12));
     g_autofree char *shown = error_shorten(text != NULL ? text : "that");
@@ -369,7 +369,7 @@ JsonObject *json_object_child(JsonObject *object, const char *key)
         return NULL;
     }
     if (!json_is_object(value)) {
-        fail_type(object, key, value, "an object");
+        json_object_fail_type(object, key, value, "an object");
         return NULL;
     }
     JsonObject *child = object_new(object->doc, object, value);
@@ -383,7 +383,7 @@ size_t json_object_length(JsonObject *object, const char *key)
 {
     json_t *value = json_object_raw(object, key);
     if (value != NULL && !json_is_array(value)) {
-        fail_type(object, key, value, "an array");
+        json_object_fail_type(object, key, value, "an array");
         return 0;
     }
     return json_array_size(value);
@@ -401,7 +401,7 @@ JsonObject *json_object_item(JsonObject *object, const char *key, size_t idx)
     item->steps[1] = (JsonStep){NULL, idx};
     item->n_steps = 2;
     if (!json_is_object(value)) {
-        fail_type(item, NULL, value, "an object");
+        json_object_fail_type(item, NULL, value, "an object");
         object_free(item);
         return NULL;
     }
@@ -447,7 +447,7 @@ int64_t json_object_int(JsonObject *object, const char *key, int64_t min, int64_
     int64_t number;
     if (!to_int(value, &number) || number < min || number > max) {
         g_autofree char *range = int_range(min, max);
-        fail_type(object, key, value, range);
+        json_object_fail_type(object, key, value, range);
         return or_else;
     }
     return number;
@@ -476,7 +476,7 @@ double json_object_number(JsonObject *object, const char *key, double min, doubl
     double number = json_number_value(value);
     if (!json_is_number(value) || number < min || number > max) {
         g_autofree char *range = number_range(min, max);
-        fail_type(object, key, value, range);
+        json_object_fail_type(object, key, value, range);
         return or_else;
     }
     return number;
@@ -489,7 +489,7 @@ gboolean json_object_bool(JsonObject *object, const char *key, gboolean or_else)
         return or_else;
     }
     if (!json_is_boolean(value)) {
-        fail_type(object, key, value, "true or false");
+        json_object_fail_type(object, key, value, "true or false");
         return or_else;
     }
     return json_is_true(value);
@@ -502,81 +502,10 @@ const char *json_object_string(JsonObject *object, const char *key, const char *
         return or_else;
     }
     if (!json_is_string(value)) {
-        fail_type(object, key, value, "a string");
+        json_object_fail_type(object, key, value, "a string");
         return or_else;
     }
     return json_string_value(value);
-}
-
-/* The text of a quantity, or NULL: then it is a number, or a mistake, or absent. */
-static const char *quantity_text(JsonObject *object, const char *key, const char *what, double *ret_number)
-{
-    json_t *value = json_object_raw(object, key);
-    *ret_number = -1;
-    if (value == NULL || json_is_string(value)) {
-        return json_string_value(value);
-    }
-    *ret_number = json_number_value(value);
-    if (!json_is_number(value) || *ret_number < 0) {
-        fail_type(object, key, value, what);
-        *ret_number = -1;
-    }
-    return NULL;
-}
-
-/* Whether the text of a key was understood; a failed reading becomes the object's mistake. */
-static gboolean understood(JsonObject *object, const char *key, gboolean parsed, GError *const *cause)
-{
-    if (!parsed) {
-        json_object_fail(object, key, "%s", (*cause)->message);
-    }
-    return parsed;
-}
-
-int64_t json_object_bytes(JsonObject *object, const char *key, int64_t or_else)
-{
-    double number;
-    int64_t bytes;
-    g_autoptr(GError) cause = NULL;
-    const char *text = quantity_text(object, key, "a number of bytes or a size such as \"8 GiB\"", &number);
-    if (text == NULL) {
-        return number < 0 ? or_else : json_object_int(object, key, 0, G_MAXINT64, or_else);
-    }
-    return understood(object, key, quantity_parse_bytes(text, &bytes, &cause), &cause) ? bytes : or_else;
-}
-
-double json_object_rate(JsonObject *object, const char *key, double or_else)
-{
-    double number, rate;
-    g_autoptr(GError) cause = NULL;
-    const char *text = quantity_text(object, key, "bytes per second or a rate such as \"900 GB/s\"", &number);
-    if (text == NULL) {
-        return number < 0 ? or_else : number;
-    }
-    return understood(object, key, quantity_parse_rate(text, &rate, &cause), &cause) ? rate : or_else;
-}
-
-double json_object_flops_rate(JsonObject *object, const char *key, double or_else)
-{
-    double number, rate;
-    g_autoptr(GError) cause = NULL;
-    const char *text = quantity_text(object, key, "FLOPs per second or a rate such as \"989 TFLOP/s\"", &number);
-    if (text == NULL) {
-        return number < 0 ? or_else : number;
-    }
-    return understood(object, key, quantity_parse_flops_rate(text, &rate, &cause), &cause) ? rate : or_else;
-}
-
-SimTime json_object_time(JsonObject *object, const char *key, SimTime or_else)
-{
-    double number;
-    SimTime ns;
-    g_autoptr(GError) cause = NULL;
-    const char *text = quantity_text(object, key, "nanoseconds or a time such as \"11 us\"", &number);
-    if (text == NULL) {
-        return number < 0 ? or_else : json_object_int(object, key, 0, G_MAXINT64, or_else);
-    }
-    return understood(object, key, quantity_parse_time(text, &ns, &cause), &cause) ? ns : or_else;
 }
 
 int json_object_choice(JsonObject *object, const char *key, const char *const *names, int n_names, int or_else)

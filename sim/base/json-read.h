@@ -114,5 +114,8 @@ void json_object_fail(JsonObject *object, const char *key, const char *format, .
  */
 void json_object_adopt(JsonObject *object, const char *key, GError *error);
 
+/* The mistake of a value of another kind: "must be WHAT, not VALUE", the value cut short. */
+void json_object_fail_type(JsonObject *object, const char *key, const json_t *value, const char *what);
+
 /* TRUE while no mistake has been made. */
 gboolean json_object_ok(const JsonObject *object);
