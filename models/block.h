@@ -16,6 +16,9 @@
 #include "models/moe-tables.h"
 #include "models/params.h"
 
+/* Over which tokens a balancing loss balances: a rank's micro-batch, each sequence, or those of all ranks. */
+typedef enum BalanceScope { BALANCE_MICRO_BATCH, BALANCE_SEQUENCE, BALANCE_GLOBAL_BATCH, N_BALANCE_SCOPES } BalanceScope;
+
 /* How the graphs are to be built. All zero is a plain training graph of compute type DTYPE 0: set `compute`. */
 typedef struct BlockOptions {
     Dtype compute;      /* type of activations */
@@ -38,9 +41,12 @@ typedef struct BlockOptions {
     gboolean early_shared; /* shared experts stand behind the dispatch, so that they run while rows travel */
     /*
      * Losses beside the main one, each an output of its layer's graph behind the first: Switch balancing loss and
-     * z-loss of a router, KL loss of an indexer. 0 = none; an indexer without its loss is frozen.
+     * z-loss of a router, KL loss of an indexer: coefficients. 0 = none; an indexer without its loss is frozen.
      */
     double aux_loss, z_loss, index_loss;
+    BalanceScope aux_scope;
+    int64_t aux_tokens;  /* tokens of a rank's micro-batch; 0 = all of the run */
+    int64_t aux_passes;  /* global batch: micro-batches that take turns in a run (models/ops/router-counts.h); 0 = 1 */
 } BlockOptions;
 
 /*

@@ -113,6 +113,21 @@ static gboolean op_is_upstream(const Graph *graph, const Op *op, const OpClass *
     return FALSE;
 }
 
+gboolean graph_is_result(const Graph *graph, int tensor)
+{
+    return graph->outputs->len > 0 && g_array_index(graph->outputs, int, 0) == tensor;
+}
+
+gboolean graph_is_loss(const Graph *graph, int tensor)
+{
+    for (guint i = 1; i < graph->outputs->len; i++) {
+        if (g_array_index(graph->outputs, int, i) == tensor) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
 void graph_finish(Graph *graph)
 {
     for (int o = 0; o < graph_n_ops(graph); o++) {

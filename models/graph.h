@@ -142,6 +142,10 @@ gboolean graph_param_is_matrix(const GraphParam *param);
 /* Marks a tensor as handed on. */
 void graph_add_output(Graph *graph, int tensor);
 
+/* Whether a tensor is what the graph hands on first: the stream. Further outputs are losses beside the main one. */
+gboolean graph_is_result(const Graph *graph, int tensor);
+gboolean graph_is_loss(const Graph *graph, int tensor);
+
 /*
  * Ends construction: counts consumers, derives needs_grad. Call once, after the last operator.
  */

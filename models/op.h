@@ -32,7 +32,11 @@ typedef enum OpKind {
 } OpKind;
 
 /* Collective that an operator stands for; the lowering turns it into an instruction. */
-typedef enum OpCollective { OP_COLLECTIVE_NONE, OP_COLLECTIVE_ALL_TO_ALL } OpCollective;
+typedef enum OpCollective {
+    OP_COLLECTIVE_NONE,
+    OP_COLLECTIVE_ALL_TO_ALL,
+    OP_COLLECTIVE_ALL_REDUCE, /* output 0, summed over all ranks once it is made */
+} OpCollective;
 
 /* Groups that memory.keep names. */
 typedef enum OpKeep { OP_KEEP_NONE, OP_KEEP_MATMUL, OP_KEEP_GROUPED_MATMUL, OP_KEEP_ATTENTION, OP_KEEP_ALL_TO_ALL, N_OP_KEEPS } OpKeep;

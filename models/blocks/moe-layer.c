@@ -12,6 +12,7 @@
 #include "models/ops/linear.h"
 #include "models/ops/permute.h"
 #include "models/ops/residual-add.h"
+#include "models/ops/router-counts.h"
 #include "models/ops/router-loss.h"
 #include "models/ops/router.h"
 #include "models/ops/sigmoid-gate.h"
@@ -66,14 +67,26 @@ static int moe_experts(Graph *graph, const Model *model, const BlockOptions *opt
     return expert_linear(graph, model, options, "block_sparse_moe.experts.w2", act, model_expert_input(model));
 }
 
+static int moe_balance_loss(Graph *graph, const BlockOptions *options, const RouterTensors *router, RouterLossAttr attr)
+{
+    attr.per_sequence = options->aux_scope == BALANCE_SEQUENCE;
+    attr.scope_tokens = options->aux_tokens;
+    if (options->aux_scope != BALANCE_GLOBAL_BATCH) {
+        return router_loss_add(graph, "block_sparse_moe.aux_loss", router->logits, router->sel, &attr);
+    }
+    RouterCountsAttr counts = {attr.experts, attr.top_k, options->aux_tokens, options->aux_passes};
+    attr.n_passes = options->aux_passes;
+    return router_loss_add_counted(graph, "block_sparse_moe.aux_loss", router->logits,
+                                   router_counts_add(graph, "block_sparse_moe.aux_counts", router->sel, &counts), &attr);
+}
+
 static void moe_losses(Graph *graph, const Model *model, const BlockOptions *options, const RouterTensors *router)
 {
     RouterLossAttr attr = {
         .kind = ROUTER_LOSS_AUX, .experts = model->n_experts, .top_k = model->top_k, .score = model->router_score};
     if (options->aux_loss > 0) {
         attr.coeff = options->aux_loss;
-        graph_add_output(graph,
-                         router_loss_add(graph, "block_sparse_moe.aux_loss", router->logits, router->sel, &attr));
+        graph_add_output(graph, moe_balance_loss(graph, options, router, attr));
     }
     if (options->z_loss > 0) {
         attr.kind = ROUTER_LOSS_Z;

@@ -77,7 +77,18 @@ static inline void random_exchange_words(GString *words, uint64_t seed, gboolean
     g_string_append(words, has_shared && random_below(seed, 23, 2) == 0 ? " moe.shared_overlap=true" : "");
 }
 
-/* The words of a random plan; caller frees. Draws 0 to 39 of the seed. */
+/* Losses beside the main one. Draws 38 to 42. */
+static inline void random_loss_words(GString *words, uint64_t seed, gboolean has_experts, gboolean has_indexer)
+{
+    static const char *const scopes[] = {"micro_batch", "sequence", "global_batch"};
+    if (has_experts && random_below(seed, 38, 2) == 0) {
+        g_string_append_printf(words, " moe.aux_loss_coeff=0.02 moe.aux_loss_scope=%s", scopes[random_below(seed, 39, 3)]);
+    }
+    g_string_append(words, has_experts && random_below(seed, 40, 4) == 0 ? " moe.z_loss_coeff=0.001" : "");
+    g_string_append(words, has_indexer && random_below(seed, 41, 2) == 0 ? " loss.index_kl_coeff=0.5" : "");
+}
+
+/* The words of a random plan; caller frees. Draws 0 to 42 of the seed. */
 static inline char *random_plan_words(uint64_t seed)
 {
     static const int64_t eps[] = {1, 2, 4, 8};
@@ -128,5 +139,6 @@ static inline char *random_plan_words(uint64_t seed)
     if (!is_dense && !alone && ep > 1) {
         random_exchange_words(words, seed, model >= 3);
     }
+    random_loss_words(words, seed, !is_dense, !is_lora && model + 1 == G_N_ELEMENTS(random_models));
     return g_string_free(words, FALSE);
 }

@@ -74,7 +74,8 @@ static gboolean doubled(Spot *spot)
 {
     Instr copy = *spot->instr;
     gboolean adds = copy.kind == INSTR_VALUE &&
-                    (copy.action == VALUE_LOSS_SUM || copy.action == VALUE_UPDATE ||
+                    (copy.action == VALUE_LOSS_SUM || copy.action == VALUE_LAYER_LOSS || copy.action == VALUE_PASS_COUNTS ||
+                     copy.action == VALUE_UPDATE ||
                      (copy.action == VALUE_ADD && same_place(program_operand(spot->segment, &copy, 0), program_operand(spot->segment, &copy, 2))));
     gboolean sums = copy.kind == INSTR_COLLECTIVE && copy.coll == COLL_all_reduce;
     gboolean counts = copy.kind == INSTR_ALLOC || copy.kind == INSTR_FREE || copy.kind == INSTR_MOVE || copy.kind == INSTR_MARK ||
@@ -164,7 +165,8 @@ static gboolean operands_swapped(Spot *spot)
 static gboolean other_group(Spot *spot)
 {
     static const GroupKind others[N_GROUP_KINDS] = {
-        [GROUP_DENSE] = GROUP_REPLICA, [GROUP_EXPERT] = GROUP_DENSE, [GROUP_REPLICA] = GROUP_DENSE, [GROUP_EP] = GROUP_EXPERT};
+        [GROUP_DENSE] = GROUP_REPLICA, [GROUP_EXPERT] = GROUP_DENSE, [GROUP_REPLICA] = GROUP_DENSE, [GROUP_EP] = GROUP_EXPERT,
+        [GROUP_WORLD] = GROUP_EXPERT};
     if (spot->instr->kind != INSTR_COLLECTIVE) {
         return FALSE;
     }
@@ -302,6 +304,15 @@ static const struct {
     "\"gpus_per_node\": 4}, \"parallel\": {\"dp_replicate\": 2, \"ep\": 2}, \"workload\": {\"seq_len\": 2}, \"memory\": "
     "{\"recompute\": \"full\"}, \"loss\": {\"seq_chunk\": 1}}",
      0},
+    /* a balancing loss over all ranks and micro-batches, and a z-loss */
+    {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+    "\"gpus_per_node\": 2}, \"workload\": {\"seq_len\": 3, \"global_batch\": 4}, \"moe\": {\"aux_loss_coeff\": 0.3, "
+    "\"aux_loss_scope\": \"global_batch\", \"z_loss_coeff\": 0.1}, \"memory\": {\"recompute\": \"full\"}}",
+     1},
+    /* an indexer that learns */
+    {"{\"model\": {\"config\": \"deepseek-v3.2-exp\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+    "\"gpus_per_node\": 2}, \"workload\": {\"seq_len\": 4}, \"loss\": {\"index_kl_coeff\": 1}}",
+     1},
     /* one rank */
     {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 1}, \"workload\": {\"seq_len\": 5, \"global_batch\": 2}, \"precision\": {\"reduce\": \"bf16\"}}",

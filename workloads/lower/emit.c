@@ -148,13 +148,23 @@ void emit_operand(Emitter *emitter, Place place)
     instr->n_operands++;
 }
 
+SimTime emit_world_sum_ns(const Plan *plan, int64_t bytes, Evidence *ret_evidence)
+{
+    CollGroup ranks = cluster_group(plan->cluster, 0, 1, plan->dp_replicate * plan->dp_shard * plan->cp);
+    return ranks.n_ranks > 1 ? coll_ns(plan->cluster, COLL_all_reduce, &ranks, bytes, ret_evidence) : 0;
+}
+
 /* Whether members of a group sit in several scale-up domains. */
 static gboolean leaves_domain(const Plan *plan, GroupKind group)
 {
     const int64_t dense = plan->dp_shard * plan->cp;
-    const int64_t strides[N_GROUP_KINDS] = {[GROUP_DENSE] = 1, [GROUP_EXPERT] = plan->ep, [GROUP_REPLICA] = dense, [GROUP_EP] = 1};
-    const int64_t sizes[N_GROUP_KINDS] = {
-        [GROUP_DENSE] = dense, [GROUP_EXPERT] = plan->efsdp, [GROUP_REPLICA] = plan->dp_replicate, [GROUP_EP] = plan->ep};
+    const int64_t strides[N_GROUP_KINDS] = {
+        [GROUP_DENSE] = 1, [GROUP_EXPERT] = plan->ep, [GROUP_REPLICA] = dense, [GROUP_EP] = 1, [GROUP_WORLD] = 1};
+    const int64_t sizes[N_GROUP_KINDS] = {[GROUP_DENSE] = dense,
+                                          [GROUP_EXPERT] = plan->efsdp,
+                                          [GROUP_REPLICA] = plan->dp_replicate,
+                                          [GROUP_EP] = plan->ep,
+                                          [GROUP_WORLD] = plan->dp_replicate * dense};
     CollGroup geometry = cluster_group(plan->cluster, 0, strides[group], sizes[group]);
     return geometry.per_domain < geometry.n_ranks;
 }

@@ -46,6 +46,9 @@ void emit_bytes(Emitter *emitter, StreamId stream, WorkLaw law, int64_t read_byt
 Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
                        Evidence evidence);
 
+/* Time of an all-reduce of that many bytes over all ranks; 0 with one rank. */
+SimTime emit_world_sum_ns(const Plan *plan, int64_t bytes, Evidence *ret_evidence);
+
 /* What the kernels just emitted compute; op is an operator of the graph, or the number of a parameter, or -1. */
 Instr *emit_value(Emitter *emitter, StreamId stream, ValueAction action, int op);
 

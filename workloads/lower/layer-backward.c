@@ -214,6 +214,9 @@ static void backward_op(Walk *walk, int o)
     if (!walk->saves[o]) {
         return;
     }
+    if (walk_start_loss_grad(walk, o, &walk->grad[view.op->outputs[0]])) {
+        grad_hold(walk, walk->grad[view.op->outputs[0]])->refs = 1;
+    }
     if (!any_output_grad(walk, view.op)) {
         backward_free_saved(walk, o);
         return;
@@ -319,12 +322,10 @@ static void backward_start_grads(Walk *walk)
         walk->grad[walk->pass->cut_tensor] = layer_cut_grad(graph);
         grad_hold(walk, layer_cut_grad(graph))->refs = 1;
     }
-    for (guint i = 0; i < graph->outputs->len; i++) {
-        int t = g_array_index(graph->outputs, int, i);
-        if (graph_tensor(graph, t)->needs_grad && graph_tensor(graph, t)->producer < walk->end_op) {
-            walk->grad[t] = (Place){ARG_OUTPUT + (gint32)i, BOUNDARY_GRAD};
-            grad_hold(walk, walk->grad[t])->refs = 1;
-        }
+    int result = g_array_index(graph->outputs, int, 0);
+    if (graph_tensor(graph, result)->needs_grad && graph_tensor(graph, result)->producer < walk->end_op) {
+        walk->grad[result] = (Place){ARG_OUTPUT, BOUNDARY_GRAD};
+        grad_hold(walk, walk->grad[result])->refs = 1;
     }
     for (guint i = 0; i < graph->inputs->len; i++) {
         if (walk->pass->source_grads[i]) {

@@ -35,6 +35,7 @@ static void forward_op(Walk *walk, int o)
         cost.n_works = cost.n_works_to_save;
     }
     walk_compute(walk, o, &cost, NULL);
+    walk_add_loss(walk, o);
     if (!walk->in_recompute) {
         walk_swap_out(walk, o);
     }

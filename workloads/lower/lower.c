@@ -24,6 +24,10 @@ ModelGraph *lower_graphs(const Plan *plan)
                             .expert_slots = plan_expert_slots(plan),
                             .drop = plan->moe.drop,
                             .early_shared = plan->moe.shared_overlap,
+                            .aux_loss = plan->moe.aux_loss_coeff,
+                            .z_loss = plan->moe.z_loss_coeff,
+                            .index_loss = plan->index_kl_coeff,
+                            .aux_scope = plan->moe.aux_loss_scope,
                             .token_dispatch = plan_sends_tokens(plan),
                             .dispatch_to_all = plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER};
     for (int i = 0; i < N_OPS; i++) {

@@ -11,6 +11,7 @@ static const char *const label_names[N_LABELS - N_OPS] = {
     [LABEL_GRAD_COPY_IN - N_OPS] = "FSDP gradient copy-in",
     [LABEL_GRAD_ACCUMULATE - N_OPS] = "gradient accumulation",
     [LABEL_SHARD_ACCUMULATE - N_OPS] = "gradient shard update",
+    [LABEL_LAYER_LOSS - N_OPS] = "losses of layers",
     [LABEL_LOSS_CHUNK - N_OPS] = "loss chunk slices",
     [LABEL_OPTIMIZER - N_OPS] = "optimizer",
     [LABEL_ORTHOGONALIZE - N_OPS] = "orthogonalization",
@@ -28,7 +29,7 @@ const char *program_label_name(int label)
 
 const char *program_group_name(GroupKind group)
 {
-    static const char *const names[N_GROUP_KINDS] = {"dense FSDP", "expert FSDP", "replicas", "EP"};
+    static const char *const names[N_GROUP_KINDS] = {"dense FSDP", "expert FSDP", "replicas", "EP", "all ranks"};
     return names[group];
 }
 

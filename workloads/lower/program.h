@@ -58,6 +58,9 @@ typedef enum ValueAction {
     VALUE_ADD,         /* a, b, sum (may be a) */
     VALUE_LOSS_SUM,    /* a sum of losses, which joins those of the step */
     VALUE_LOSS_GRAD,   /* the gradient of a sum of losses: 1 / valid labels of the whole batch */
+    VALUE_LAYER_LOSS,  /* a loss of a layer, the mean of its rows: joins those of the step by the rows' share of its tokens */
+    VALUE_LAYER_LOSS_GRAD, /* its gradient: that share */
+    VALUE_PASS_COUNTS, /* counts of choices, which become those of all micro-batches so far */
     VALUE_PLACE_ROWS,  /* rows of a loss chunk, whole tensor: zeros around them */
     VALUE_SHARD_CAST,  /* cast shard of the group */
     VALUE_SHARD_PLACE, /* cast shard (or none: the stored one), flat buffer: the rank's own part of it */
@@ -102,6 +105,7 @@ typedef enum GroupKind {
     GROUP_EXPERT,  /* FSDP of expert parameters: efsdp ranks with the same experts */
     GROUP_REPLICA, /* HSDP replicas */
     GROUP_EP,      /* expert parallelism: ep ranks */
+    GROUP_WORLD,   /* all data-parallel ranks: replicas x dp_shard x cp */
     N_GROUP_KINDS
 } GroupKind;
 
@@ -112,6 +116,7 @@ enum {
     LABEL_GRAD_COPY_IN,       /* gradients into the reduce-scatter buffer */
     LABEL_GRAD_ACCUMULATE,    /* sum of gradients that meet in one tensor */
     LABEL_SHARD_ACCUMULATE,   /* gradient shards: cast, and sum over micro-batches */
+    LABEL_LAYER_LOSS,         /* sums of losses of layers, their first gradients, and counts that such a loss needs */
     LABEL_LOSS_CHUNK,         /* slices of a chunked loss and of their gradients */
     LABEL_OPTIMIZER,
     LABEL_ORTHOGONALIZE,      /* Newton-Schulz steps of Muon */

@@ -208,16 +208,6 @@ static OpSaved saved_of(const OpView *view)
     return saved;
 }
 
-static gboolean is_output(const Graph *graph, int tensor)
-{
-    for (guint i = 0; i < graph->outputs->len; i++) {
-        if (g_array_index(graph->outputs, int, i) == tensor) {
-            return TRUE;
-        }
-    }
-    return FALSE;
-}
-
 int64_t retention_entry(const Graph *graph, const RowCounts *rows, int op, guint64 *ret_slots)
 {
     OpView view = {graph, graph_op(graph, op), rows};
@@ -226,7 +216,7 @@ int64_t retention_entry(const Graph *graph, const RowCounts *rows, int op, guint
     int64_t bytes = 0;
     *ret_slots = 0;
     for (int i = 0; i < view.op->n_outputs && !class->views_input; i++) {
-        if (!(saved.copied_outputs >> i & 1u) && !is_output(graph, view.op->outputs[i])) {
+        if (!(saved.copied_outputs >> i & 1u) && !graph_is_result(graph, view.op->outputs[i])) {
             *ret_slots |= (guint64)1 << (SLOT_OUTPUT + i);
             bytes += op_out_bytes(&view, i);
         }

@@ -1,5 +1,6 @@
 #include "workloads/lower/hottest.h"
 #include "workloads/lower/lowering.h"
+#include "workloads/lower/walk.h"
 #include "workloads/lower/whole.h"
 
 gint32 lowering_take_buffers(Lowering *lowering, int n)
@@ -203,8 +204,13 @@ static void add_static(Lowering *lowering, const GroupSite *site, void *data)
     }
 }
 
+/* Selection biases, and the counts of a step's micro-batches that a balancing loss needs. */
 static void add_buffers(int64_t *ret_bytes, const Graph *graph)
 {
+    for (int o = 0; o < graph_n_ops(graph); o++) {
+        const RowCounts one = {.rows = {[ROWS_ONE] = 1}};
+        *ret_bytes += walk_is_summed(graph, o) ? graph_tensor_bytes(graph_tensor(graph, graph_op(graph, o)->outputs[0]), &one) : 0;
+    }
     for (guint i = 0; i < graph->params->len; i++) {
         const GraphParam *param = graph_param(graph, (int)i);
         if (param->role == PARAM_BUFFER) {

@@ -34,6 +34,11 @@ gint32 frame_cut_grad(const Graph *graph)
     return frame_exchange(graph) + 1;
 }
 
+gint32 frame_loss_grad(const Graph *graph)
+{
+    return frame_cut_grad(graph) + 1;
+}
+
 gint32 frame_exchange(const Graph *graph)
 {
     return frame_workspace(graph) + 1;
@@ -41,7 +46,7 @@ gint32 frame_exchange(const Graph *graph)
 
 gint32 frame_host(const Graph *graph, int op, int slot)
 {
-    return frame_cut_grad(graph) + 1 + op * N_SLOTS + slot;
+    return frame_loss_grad(graph) + 1 + op * N_SLOTS + slot;
 }
 
 gint32 frame_back(const Graph *graph, int op, int slot)
@@ -51,7 +56,7 @@ gint32 frame_back(const Graph *graph, int op, int slot)
 
 int layer_frame_buffers(const Graph *graph)
 {
-    return frame_cut_grad(graph) + 1;
+    return frame_loss_grad(graph) + 1;
 }
 
 int layer_tier_buffers(const Graph *graph)
@@ -78,14 +83,15 @@ char *layer_buffer_name(const Graph *graph, gint32 buffer)
     if (buffer < frame_workspace(graph)) {
         return g_strdup_printf("gradient of %s", graph_param(graph, buffer - frame_param_grad(graph, 0))->name);
     }
-    if (buffer > frame_cut_grad(graph)) {
+    if (buffer > frame_loss_grad(graph)) {
         gint32 i = (buffer - frame_host(graph, 0, 0)) / N_SLOTS, n = graph_n_ops(graph);
         return g_strdup_printf("slot %d of %s, %s", (buffer - frame_host(graph, 0, 0)) % N_SLOTS, graph_op(graph, i % n)->name,
                                i < n ? "in host memory" : "back from host memory");
     }
     return g_strdup(buffer == frame_workspace(graph)  ? "workspace"
                     : buffer == frame_exchange(graph) ? "exchanged rows"
-                                                      : "gradient at the cut");
+                    : buffer == frame_cut_grad(graph) ? "gradient at the cut"
+                                                      : "gradient of a loss");
 }
 
 int walk_source_index(const Graph *graph, int tensor)
@@ -98,23 +104,13 @@ int walk_source_index(const Graph *graph, int tensor)
     return -1;
 }
 
-gboolean walk_is_output(const Graph *graph, int tensor)
-{
-    for (guint i = 0; i < graph->outputs->len; i++) {
-        if (g_array_index(graph->outputs, int, i) == tensor) {
-            return TRUE;
-        }
-    }
-    return FALSE;
-}
-
 Place layer_tensor(const Graph *graph, int tensor)
 {
     int source = walk_source_index(graph, tensor);
     if (source >= 0) {
         return (Place){ARG_SOURCES + source, BOUNDARY_VALUE};
     }
-    return walk_is_output(graph, tensor) ? (Place){ARG_OUTPUT, BOUNDARY_VALUE} : (Place){ARG_FRAME, tensor};
+    return graph_is_result(graph, tensor) ? (Place){ARG_OUTPUT, BOUNDARY_VALUE} : (Place){ARG_FRAME, tensor};
 }
 
 Place layer_cut_grad(const Graph *graph)
@@ -135,7 +131,7 @@ gboolean walk_is_external(const Walk *walk, int tensor)
 
 gboolean walk_is_handed_on(const Walk *walk, int tensor)
 {
-    return walk_is_output(walk->graph, tensor) || tensor == walk->pass->cut_tensor;
+    return graph_is_result(walk->graph, tensor) || tensor == walk->pass->cut_tensor;
 }
 
 OpView walk_view(const Walk *walk, int op)
@@ -521,6 +517,9 @@ void walk_compute(Walk *walk, int op, OpCost *cost, const Place *douts)
     emit_op_value(walk, op, douts != NULL, douts, NULL);
     if (cost->workspace_bytes > 0) {
         emit_free(emitter, workspace);
+    }
+    if (walk_is_summed(walk->graph, op)) {
+        walk_sum_counts(walk, op);
     }
 }
 

@@ -2,7 +2,8 @@
  * Walk: the state of one pass over the operators of a graph, shared by the forward and the backward pass.
  *
  * Frame layout: tensors, auxiliary tensors (OP_AUX_MAX per operator), gradients that an operator makes of its inputs, sums
- * of such gradients with earlier ones (OP_INPUTS_MAX each per operator), gradients of parameters, workspace, cut gradient;
+ * of such gradients with earlier ones (OP_INPUTS_MAX each per operator), gradients of parameters, workspace, exchanged rows, cut
+ * gradient, gradient of a loss of the layer (which the same operator reads at once);
  * where something moves to DDR: N_SLOTS pinned host buffers per operator, and as many in HBM for what came back.
  */
 #pragma once
@@ -46,6 +47,7 @@ gint32 frame_param_grad(const Graph *graph, int param);
 gint32 frame_workspace(const Graph *graph);
 gint32 frame_exchange(const Graph *graph);
 gint32 frame_cut_grad(const Graph *graph);
+gint32 frame_loss_grad(const Graph *graph);
 
 /* Whether an operator of a graph sends rows to other ranks: its scratch memory is frame_exchange. */
 gboolean walk_op_exchanges(const Graph *graph, int op);
@@ -53,14 +55,13 @@ gboolean walk_op_exchanges(const Graph *graph, int op);
 gint32 frame_host(const Graph *graph, int op, int slot);
 gint32 frame_back(const Graph *graph, int op, int slot);
 
-/* Which input of the graph a tensor is, or -1; whether it is an output. */
+/* Which input of the graph a tensor is, or -1. */
 int walk_source_index(const Graph *graph, int tensor);
-gboolean walk_is_output(const Graph *graph, int tensor);
 
 /* Given from outside the pass: a source of the graph, or made by an operator before the range. */
 gboolean walk_is_external(const Walk *walk, int tensor);
 
-/* Handed on to whoever follows the pass: an output of the graph, or read by an operator after the range. */
+/* Handed on to whoever follows the pass: the graph's result, or read by an operator after the range. */
 gboolean walk_is_handed_on(const Walk *walk, int tensor);
 OpView walk_view(const Walk *walk, int op);
 
@@ -98,6 +99,14 @@ void walk_compute(Walk *walk, int op, OpCost *cost, const Place *douts);
  */
 void walk_start_exchange(Walk *walk, int op, int end_op);
 void walk_end_exchange(Walk *walk, int op, int tensor);
+
+/* Losses of layers (layer-loss.c): whether an operator's result is summed over all ranks, and that sum, behind its kernels. */
+gboolean walk_is_summed(const Graph *graph, int op);
+void walk_sum_counts(const Walk *walk, int op);
+
+/* A loss that the operator has made joins those of the step; the first gradient of such a loss, before its backward, or FALSE. */
+void walk_add_loss(const Walk *walk, int op);
+gboolean walk_start_loss_grad(Walk *walk, int op, Place *ret_grad);
 
 /* First and last operator that reads an expert parameter; FALSE if there is none. */
 gboolean walk_expert_range(const Walk *walk, int *ret_first, int *ret_last);

@@ -160,7 +160,8 @@ static void check_moe(Plan *plan, JsonObject *root)
     int64_t rule_k = moe_capacity_rule_top_k(moe->capacity.rule);
     gboolean asks = moe->capacity.factor > 0 || moe->drop_target >= 0 || moe->pad || moe->balance != PLAN_BALANCE_NONE ||
                     moe->redundant_experts > 0 || moe->placement != PLAN_PLACEMENT_LINEAR ||
-                    moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL || moe->shared_overlap;
+                    moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL || moe->shared_overlap || moe->aux_loss_coeff > 0 ||
+                    moe->z_loss_coeff > 0;
     if (model->n_experts == 0) {
         if (asks) {
             json_object_fail(root, "moe", "has no effect: %s has no experts; leave it out", model->name);
@@ -201,6 +202,20 @@ static void check_moe(Plan *plan, JsonObject *root)
     }
     if (json_object_ok(root)) {
         warn_of_padding(plan);
+    }
+}
+
+/* The loss of indexers needs one, and one that may learn. */
+static void check_index_loss(Plan *plan, JsonObject *root)
+{
+    gboolean has_indexer = FALSE;
+    for (int64_t i = 0; i < plan->model->n_layers; i++) {
+        has_indexer = has_indexer || plan->model->layers[i].has_indexer;
+    }
+    if (plan->index_kl_coeff > 0 && !has_indexer) {
+        json_object_fail(root, "loss", "index_kl_coeff has no effect: %s has no indexer; leave it out", plan->model->name);
+    } else if (plan->index_kl_coeff > 0 && plan->mode == PLAN_LORA) {
+        json_object_fail(root, "loss", "index_kl_coeff has no effect: workload.mode \"lora\" freezes indexers; leave it out");
     }
 }
 
@@ -293,6 +308,7 @@ void plan_check(Plan *plan, JsonObject *root)
         check_offload(plan, root);
         check_ties(plan, root);
         check_lora(plan, root);
+        check_index_loss(plan, root);
         check_plain(plan, root);
     }
 }

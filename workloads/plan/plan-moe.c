@@ -112,12 +112,19 @@ static void read_capacity(PlanMoe *moe, JsonObject *object)
     }
 }
 
+/* What Switch Transformers weigh their balancing loss with. */
+static const double switch_coeff = 1e-2;
+
 static void read_balance(PlanMoe *moe, JsonObject *object)
 {
     static const char *const balances[] = {"none", "aux_loss", "bias", "quantile"};
+    static const char *const scopes[N_BALANCE_SCOPES] = {"micro_batch", "sequence", "global_batch"};
     static const char *const placements[] = {"linear", "eplb"};
     moe->balance = (PlanBalance)json_object_choice(object, "balance", balances, G_N_ELEMENTS(balances), 0);
     moe->balance_steps = json_object_int(object, "balance_steps", 0, 100000, 200);
+    moe->aux_loss_coeff = json_object_number(object, "aux_loss_coeff", 0, 1e3, moe->balance == PLAN_BALANCE_AUX_LOSS ? switch_coeff : 0);
+    moe->aux_loss_scope = (BalanceScope)json_object_choice(object, "aux_loss_scope", scopes, N_BALANCE_SCOPES, 0);
+    moe->z_loss_coeff = json_object_number(object, "z_loss_coeff", 0, 1e3, 0);
     moe->balance_rate = json_object_number(object, "balance_rate", 0, 1e3, 1e-3);
     moe->redundant_experts = json_object_int(object, "redundant_experts", 0, 1 << 20, 0);
     moe->placement = (PlanPlacement)json_object_choice(object, "placement", placements, G_N_ELEMENTS(placements), 0);
@@ -126,6 +133,10 @@ static void read_balance(PlanMoe *moe, JsonObject *object)
         json_object_fail(object, "balance_steps", "has no effect unless moe.balance is set");
     } else if (json_object_has(object, "balance_rate") && (moe->balance == PLAN_BALANCE_NONE || moe->balance == PLAN_BALANCE_QUANTILE)) {
         json_object_fail(object, "balance_rate", "has no effect unless moe.balance is \"aux_loss\" or \"bias\"");
+    } else if (moe->balance == PLAN_BALANCE_AUX_LOSS && moe->aux_loss_coeff <= 0) {
+        json_object_fail(object, "aux_loss_coeff", "must be above 0 with moe.balance \"aux_loss\"");
+    } else if (moe->aux_loss_coeff <= 0 && json_object_has(object, "aux_loss_scope")) {
+        json_object_fail(object, "aux_loss_scope", "has no effect without a balancing loss; set moe.aux_loss_coeff or moe.balance \"aux_loss\"");
     } else if (moe->replace_every > 0 && moe->placement != PLAN_PLACEMENT_EPLB) {
         json_object_fail(object, "replace_every", "has no effect unless moe.placement is \"eplb\"");
     }

@@ -19,7 +19,9 @@ int64_t plan_n_communicators(const Plan *plan, int64_t *ret_n_exchanging)
     gboolean nested = plan->ep > 1 && plan->efsdp > 1;
     gboolean travels = plan->optimizer == PLAN_MUON && plan_n_shards(plan, FALSE) > 1;
     *ret_n_exchanging = (plan->ep > 1) + travels;
-    return (plan->dp_shard * plan->cp > 1) + (plan->dp_replicate > 1) + (plan->ep > 1) + nested;
+    gboolean sums = plan->moe.aux_loss_coeff > 0 && plan->moe.aux_loss_scope == BALANCE_GLOBAL_BATCH && plan->dp_replicate > 1 &&
+                    plan->dp_shard * plan->cp > 1; /* over all ranks, which are no other group */
+    return (plan->dp_shard * plan->cp > 1) + (plan->dp_replicate > 1) + (plan->ep > 1) + nested + sums;
 }
 
 int64_t plan_outside_bytes(const Plan *plan)
@@ -389,6 +391,7 @@ static void read_loss(Plan *plan, JsonObject *root)
     }
     plan->seq_chunk = json_object_int(object, "seq_chunk", 0, G_MAXINT32, 0);
     plan->vocab_chunk = json_object_int(object, "vocab_chunk", 0, G_MAXINT32, 0);
+    plan->index_kl_coeff = json_object_number(object, "index_kl_coeff", 0, 1e3, 0);
     json_object_end(object);
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "hw/cluster.h"
+#include "models/block.h"
 #include "models/model.h"
 #include "models/moe-tables.h"
 #include "models/op.h"
@@ -48,6 +49,8 @@ typedef struct PlanMoe {
     int64_t balance_steps; /* steps that the rule has run */
     double balance_rate;
     int64_t redundant_experts; /* slots for copies, beside one for each expert */
+    double aux_loss_coeff, z_loss_coeff; /* of a router's balancing loss and of its z-loss; 0 = none */
+    BalanceScope aux_loss_scope;
     PlanPlacement placement;
     PlanDispatch dispatch;
     gboolean shared_overlap; /* shared experts run while rows travel to the routed ones */
@@ -91,6 +94,7 @@ typedef struct Plan {
     int cache_policy;            /* CachePolicyKind of workloads/lower/cache-policy.h */
     int64_t cache_window;        /* layers between a copy and the use of what it frees or brings */
     int64_t seq_chunk, vocab_chunk; /* 0 = not chunked */
+    double index_kl_coeff;          /* of the KL loss that trains indexers; 0 = they are frozen */
     gboolean expandable_segments; /* of the caching allocator */
     PlanOptimizer optimizer;
     gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */

@@ -172,12 +172,7 @@ static gboolean is_kept_op(const Lives *lives, int op)
 
 static gboolean is_handed_on(const Lives *lives, int tensor)
 {
-    const GArray *outputs = lives->spec->graph->outputs;
-    gboolean found = tensor == lives->spec->cut_tensor;
-    for (guint i = 0; i < outputs->len; i++) {
-        found = found || g_array_index(outputs, int, i) == tensor;
-    }
-    return found;
+    return tensor == lives->spec->cut_tensor || graph_is_result(lives->spec->graph, tensor);
 }
 
 static gboolean is_copied(const Lives *lives, int op, int i)
@@ -384,11 +379,9 @@ static void grads_init(Grads *grads, const Lives *lives)
     if (spec->cut_tensor >= 0) {
         grads->of_tensor[spec->cut_tensor] = grads_new(grads, tensor_bytes(lives, spec->cut_tensor));
     }
-    for (guint i = 0; i < graph->outputs->len; i++) {
-        int t = g_array_index(graph->outputs, int, i);
-        if (graph_tensor(graph, t)->needs_grad && graph_tensor(graph, t)->producer < spec->end) {
-            grads->of_tensor[t] = grads_new(grads, tensor_bytes(lives, t));
-        }
+    int result = g_array_index(graph->outputs, int, 0);
+    if (graph_tensor(graph, result)->needs_grad && graph_tensor(graph, result)->producer < spec->end) {
+        grads->of_tensor[result] = grads_new(grads, tensor_bytes(lives, result));
     }
     for (guint i = 0; i < graph->inputs->len; i++) {
         int t = g_array_index(graph->inputs, int, i);
@@ -449,7 +442,12 @@ static int backward_op(const Lives *lives, Grads *grads, Timeline *timeline, int
     gboolean has_grad = FALSE, trains = FALSE;
     OpCost cost = {0};
     for (int i = 0; i < view.op->n_outputs; i++) {
-        has_grad = has_grad || grads->of_tensor[view.op->outputs[i]] >= 0;
+        int t = view.op->outputs[i];
+        if (graph_is_loss(view.graph, t) && graph_tensor(view.graph, t)->needs_grad) {
+            grads->of_tensor[t] = grads_new(grads, tensor_bytes(lives, t));
+            timeline_born(timeline, tensor_bytes(lives, t), place + AT_KERNELS);
+        }
+        has_grad = has_grad || grads->of_tensor[t] >= 0;
     }
     for (int i = 0; i < view.op->n_params; i++) {
         trains = trains || op_trains_param(&view, i);

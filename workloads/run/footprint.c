@@ -168,6 +168,10 @@ static int64_t static_of(const Foot *foot, const Graph *graph)
         }
         bytes += footprint_state_bytes(plan, param, shard);
     }
+    for (int o = 0; o < graph_n_ops(graph); o++) { /* counts that stay from one micro-batch to the next */
+        const Op *op = graph_op(graph, o);
+        bytes += op->kind == OP_router_counts ? dtype_bytes(DTYPE_INT64, graph_tensor(graph, op->outputs[0])->width) : 0;
+    }
     return bytes;
 }
 

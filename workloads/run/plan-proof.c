@@ -165,12 +165,23 @@ static gboolean compare_loads(const Proof *proof, const VirtualRanks *world, int
     return TRUE;
 }
 
-static gboolean compare_step(Proof *proof, const VirtualRanks *world, double loss, double wanted, GError **error)
+static gboolean compare_loss(const Proof *proof, const char *what, double loss, double wanted, GError **error)
 {
-    double floor = noise_floor * largest_grad(proof), off = fabs(loss - wanted) / fmax(fabs(wanted), 1e-300);
+    double off = fabs(loss - wanted) / fmax(fabs(wanted), 1e-300);
+    off = loss == wanted ? 0 : off;
     proof->result->worst_loss = fmax(proof->result->worst_loss, off);
     if (!(off <= tolerance)) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "loss %.15g, in the reference %.15g", loss, wanted);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "%s %.15g, in the reference %.15g", what, loss, wanted);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean compare_step(Proof *proof, const VirtualRanks *world, double loss, const TrainerStep *wanted, GError **error)
+{
+    double floor = noise_floor * largest_grad(proof);
+    if (!compare_loss(proof, "loss", loss, wanted->loss, error) ||
+        !compare_loss(proof, "losses of the layers", virtual_ranks_extra_loss(world), wanted->extra_loss, error)) {
         return FALSE;
     }
     for (int64_t layer = -1; layer <= proof->graphs->n_layers; layer++) {
@@ -220,7 +231,7 @@ static gboolean run_steps(Proof *proof, int64_t n_steps, GError **error)
         fill_tokens(proof);
         if (!virtual_ranks_step(world, proof->tokens, proof->labels, &loss, error) ||
             !trainer_step(proof->reference, &batch, &wanted, error) ||
-            !compare_step(proof, world, loss, wanted.loss, error)) {
+            !compare_step(proof, world, loss, &wanted, error)) {
             g_prefix_error(error, "step %" G_GINT64_FORMAT ": ", step + 1);
             return FALSE;
         }
@@ -292,7 +303,13 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
                             .capacity_scope = plan->seq_len * plan->micro_batch,
                             .capacity_adaptive = plan_capacity_is_measured(plan),
                             .drop = plan->moe.drop,
-                            .early_shared = plan->moe.shared_overlap};
+                            .early_shared = plan->moe.shared_overlap,
+                            .aux_loss = plan->moe.aux_loss_coeff,
+                            .z_loss = plan->moe.z_loss_coeff,
+                            .index_loss = plan->index_kl_coeff,
+                            .aux_scope = plan->moe.aux_loss_scope,
+                            .aux_tokens = plan->seq_len * plan->micro_batch,
+                            .aux_passes = plan->n_micro_batches};
     g_autoptr(Routing) routing = proof_routing(plan);
     g_autofree int64_t *capacities = layer_capacities(plan, routing);
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);

@@ -33,7 +33,7 @@ static gboolean members_values(const RankAt *ats, int64_t n, int operand, const 
 }
 
 /* What is priced is what is moved. */
-static gboolean check_bytes(const RankAt *at, int64_t bytes, GError **error)
+gboolean rank_check_bytes(const RankAt *at, int64_t bytes, GError **error)
 {
     return at->instr->bytes == bytes || rank_fail(at, error, "moves %" G_GINT64_FORMAT " bytes, priced are %" G_GINT64_FORMAT, bytes,
                                                   at->instr->bytes);
@@ -43,7 +43,7 @@ static gboolean all_gather(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->compute;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error) || !check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
+    if (!members_values(ats, n, 0, parts, error) || !rank_check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
         return FALSE;
     }
     int64_t numel = tensor_numel(parts[0]), chunk = numel / n;
@@ -73,7 +73,7 @@ static gboolean reduce_scatter(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->reduce;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error) || !check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
+    if (!members_values(ats, n, 0, parts, error) || !rank_check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
         return FALSE;
     }
     g_autoptr(Tensor) sum = sum_of(parts, n);
@@ -92,7 +92,7 @@ static gboolean all_reduce(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->reduce;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error) || !check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
+    if (!members_values(ats, n, 0, parts, error) || !rank_check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
         return FALSE;
     }
     g_autoptr(Tensor) sum = sum_of(parts, n);
@@ -117,6 +117,11 @@ static gboolean exchange_counts(const RankAt *ats, int64_t n, GError **error)
         return FALSE;
     }
     int64_t local = tensor_numel(counts[0]) / n;
+    for (int64_t i = 0; i < n; i++) {
+        if (counts[i]->type != TENSOR_I64) {
+            return rank_fail(&ats[i], error, "exchanges what is no table of counts");
+        }
+    }
     for (int64_t i = 0; i < n; i++) {
         RankRouting *routing = routing_of(&ats[i]);
         tensor_free(routing->sent);
@@ -262,6 +267,9 @@ gboolean rank_collective(const RankAt *ats, int64_t n, GError **error)
     const Instr *instr = ats->instr;
     if (instr->action == VALUE_SUM_COPIES) {
         return rank_sum_copies(ats, n, error);
+    }
+    if (instr->group == GROUP_WORLD) {
+        return rank_sum_counts(ats, n, error);
     }
     if (instr->group == GROUP_EP && instr->op >= 0) {
         return exchange(ats, n, error);

@@ -327,6 +327,7 @@ static void routing_clear(Rank *rank)
         RankRouting *routing = &rank->routing[i];
         g_free(routing->expert_rows);
         g_free(routing->loads);
+        tensor_free(routing->choices_made);
         tensor_free(routing->sent);
         tensor_free(routing->arrived);
         tensor_free(routing->sent_to);

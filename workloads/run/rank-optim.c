@@ -206,6 +206,9 @@ static gboolean scatter_wholes(const RankAt *ats, int64_t n, const WholeRound *r
 
 gboolean rank_whole_exchange(const RankAt *ats, int64_t n, GError **error)
 {
+    if (ats->instr->phase != PHASE_OPTIMIZER) {
+        return rank_fail(ats, error, "exchanges matrices where no optimizer has any");
+    }
     const WholeRound *round = round_of(ats);
     return ats->instr->op > 0 ? gather_wholes(ats, n, round, error) : scatter_wholes(ats, n, round, error);
 }

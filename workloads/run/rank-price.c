@@ -94,6 +94,7 @@ gboolean rank_check_price(const RankAt *at, GError **error)
     enum { NONE, ONE, TWO, ANY }; /* the optimizer is priced for all shards together */
     static const int n_works[N_VALUE_ACTIONS] = {
         [VALUE_COPY] = ONE,        [VALUE_ADD] = ONE,        [VALUE_LOSS_GRAD] = ONE, [VALUE_PLACE_ROWS] = TWO,
+        [VALUE_LAYER_LOSS] = ONE,  [VALUE_LAYER_LOSS_GRAD] = ONE, [VALUE_PASS_COUNTS] = ONE,
         [VALUE_SHARD_CAST] = ONE,  [VALUE_SHARD_PLACE] = ONE, [VALUE_PARAM_CAST] = ONE, [VALUE_COPY_OUT] = ONE,
         [VALUE_UPDATE] = ANY,      [VALUE_DIRECTION] = ANY,   [VALUE_ORTHOGONALIZE] = ANY, [VALUE_DESCEND] = ANY,
     };

@@ -19,6 +19,9 @@ static int frame_tag(const Graph *graph, gint32 at)
         return (int)graph_tensor(graph, op->inputs[(at - first) % OP_INPUTS_MAX])->tag;
     }
     gboolean is_scratch = at == frame_workspace(graph) || at == frame_exchange(graph);
+    if (at == frame_loss_grad(graph)) {
+        return MEM_ACTIVATIONS;
+    }
     return at < frame_workspace(graph) ? MEM_GRADIENTS : is_scratch ? MEM_WORKSPACE : RANK_ANY_TAG;
 }
 

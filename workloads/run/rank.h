@@ -54,6 +54,7 @@ typedef struct RankRouting {
     Tensor *sent;         /* rows to each expert */
     Tensor *arrived;      /* rows by (source, local expert) */
     int64_t *loads;       /* rows to each expert, summed over the step */
+    Tensor *choices_made; /* of each expert on all ranks, in the micro-batches so far; NULL where nobody counts them */
     gboolean has_counts;  /* exchanged since the last dispatch, or fixed */
     Clock counted;        /* when the counts were there */
 } RankRouting;
@@ -90,7 +91,7 @@ typedef struct Rank {
     RankPrice price;
     int64_t n_marks[N_PHASES]; /* in this step */
     Clock host;                /* what the host knows to be done */
-    double loss;
+    double loss, extra_loss;
 } Rank;
 
 struct VirtualRanks {
@@ -101,6 +102,7 @@ struct VirtualRanks {
     Rank *ranks;
     int64_t n_ranks;
     int64_t n_valid; /* labels that count, whole batch */
+    int64_t n_tokens; /* of the whole batch */
     int64_t n_steps;
     gboolean is_clipped; /* in this step */
     double grad_norm;
@@ -113,6 +115,12 @@ typedef struct RankAt {
     const Segment *segment;
     const Instr *instr;
 } RankAt;
+
+/* Losses of layers: VALUE_LAYER_LOSS, …_GRAD and …_PASS_COUNTS, and the sum of counts over ranks (rank-loss.c). */
+gboolean rank_layer_loss(const RankAt *at, GError **error);
+/* A step begins: nothing is counted. */
+void rank_forget_counts(Rank *rank);
+gboolean rank_sum_counts(const RankAt *ats, int64_t n, GError **error);
 
 /* An error with rank, segment, instruction and operator; returns FALSE. */
 gboolean rank_fail(const RankAt *at, GError **error, const char *format, ...) G_GNUC_PRINTF(3, 4);
@@ -169,6 +177,9 @@ void rank_clear(Rank *rank);
 /* Carries out a VALUE (rank-ops.c: operators; rank-shards.c: everything about parameters). */
 gboolean rank_op(const RankAt *at, GError **error);
 gboolean rank_shard_value(const RankAt *at, GError **error);
+
+/* What a collective is priced with must be what it moves. */
+gboolean rank_check_bytes(const RankAt *at, int64_t bytes, GError **error);
 
 /* A collective of all members; ats[i] is the i-th's, in the order of the group. */
 gboolean rank_collective(const RankAt *ats, int64_t n, GError **error);

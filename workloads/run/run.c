@@ -81,6 +81,8 @@ CollGroup run_group_geometry(const Plan *plan, GroupKind group)
         return cluster_group(plan->cluster, 0, plan->ep, plan->efsdp);
     case GROUP_REPLICA:
         return cluster_group(plan->cluster, 0, dense, plan->dp_replicate);
+    case GROUP_WORLD:
+        return cluster_group(plan->cluster, 0, 1, dense * plan->dp_replicate);
     case GROUP_DENSE:
     case N_GROUP_KINDS:
     default:

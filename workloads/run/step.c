@@ -279,7 +279,7 @@ static gboolean is_any_lane(const void *data, int lane)
 gboolean step_group_meets(Program *const *programs, int64_t n_classes, GroupKind group)
 {
     gboolean one_group = n_classes < 2 || programs[0]->ep_group == programs[1]->ep_group;
-    return n_classes > 1 && (group == GROUP_DENSE || (group == GROUP_EP) == one_group);
+    return n_classes > 1 && (group == GROUP_DENSE || group == GROUP_WORLD || (group == GROUP_EP) == one_group);
 }
 
 static void step_build(Step *step, Program *const *programs, const ShareLaw *law)

@@ -148,6 +148,10 @@ static gboolean run_value(const RankAt *at, GError **error)
         return value_loss_sum(at, error);
     case VALUE_LOSS_GRAD:
         return value_loss_grad(at, error);
+    case VALUE_LAYER_LOSS:
+    case VALUE_LAYER_LOSS_GRAD:
+    case VALUE_PASS_COUNTS:
+        return rank_layer_loss(at, error);
     case VALUE_PLACE_ROWS:
         return value_place_rows(at, error);
     case VALUE_DIRECTION:
@@ -254,6 +258,9 @@ static int64_t group_members(const VirtualRanks *world, const Rank *rank, GroupK
         first = rank->shard;
         step = plan->dp_shard;
         n = plan->dp_replicate;
+    } else if (group == GROUP_WORLD) {
+        first = 0;
+        n = world->n_ranks;
     }
     for (int64_t i = 0; i < n; i++) {
         ret_members[i] = first + i * step;
@@ -387,9 +394,10 @@ static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t
     world->n_steps++;
     for (int64_t r = 0; r < world->n_ranks; r++) {
         Rank *rank = &world->ranks[r];
+        rank_forget_counts(rank);
         rank->call = rank->instr = 0;
         rank->n_repeats = 0;
-        rank->loss = 0;
+        rank->loss = rank->extra_loss = 0;
         rank->price = (RankPrice){.op = -1, .sync_op = -1};
         memset(rank->n_marks, 0, sizeof rank->n_marks);
         for (int64_t i = 0; i < world->graphs->n_layers; i++) {
@@ -403,6 +411,7 @@ static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t
             rank->labels[m] = column(n, labels + at);
         }
     }
+    world->n_tokens = at;
     for (int64_t i = 0; i < at; i++) {
         world->n_valid += labels[i] != CROSS_ENTROPY_IGNORE;
     }
@@ -424,6 +433,15 @@ void virtual_ranks_set_lr(VirtualRanks *world, double lr)
 double virtual_ranks_grad_norm(const VirtualRanks *world)
 {
     return world->grad_norm;
+}
+
+double virtual_ranks_extra_loss(const VirtualRanks *world)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < world->n_ranks; i++) {
+        sum += world->ranks[i].extra_loss;
+    }
+    return sum;
 }
 
 gboolean virtual_ranks_step(VirtualRanks *world, const int64_t *tokens, const int64_t *labels, double *ret_loss, GError **error)

@@ -57,6 +57,9 @@ double virtual_ranks_grad_norm(const VirtualRanks *world);
  */
 gboolean virtual_ranks_step(VirtualRanks *world, const int64_t *tokens, const int64_t *labels, double *ret_loss, GError **error);
 
+/* Losses of the layers in the last step, beside the one that it returned: each the mean over all its tokens. */
+double virtual_ranks_extra_loss(const VirtualRanks *world);
+
 /*
  * Whole parameter, or its gradient of the last step, put together from the shards of one replica; caller frees. NULL for a
  * gradient of what does not train, and for buffers. Experts stand by expert, whatever the slots; copies that are not equal to
