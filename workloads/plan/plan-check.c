@@ -213,9 +213,9 @@ static void check_index_loss(Plan *plan, JsonObject *root)
         has_indexer = has_indexer || plan->model->layers[i].has_indexer;
     }
     if (plan->index_kl_coeff > 0 && !has_indexer) {
-        json_object_fail(root, "loss", "index_kl_coeff has no effect: %s has no indexer; leave it out", plan->model->name);
+        json_object_fail(root, "loss.index_kl_coeff", "has no effect: %s has no indexer; leave it out", plan->model->name);
     } else if (plan->index_kl_coeff > 0 && plan->mode == PLAN_LORA) {
-        json_object_fail(root, "loss", "index_kl_coeff has no effect: workload.mode \"lora\" freezes indexers; leave it out");
+        json_object_fail(root, "loss.index_kl_coeff", "has no effect: workload.mode \"lora\" freezes indexers; leave it out");
     }
 }
 
