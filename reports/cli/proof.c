@@ -8,6 +8,7 @@
 #include "workloads/draw.h"
 #include "workloads/run/drawn.h"
 #include "workloads/run/shrink.h"
+#include "workloads/run/trials.h"
 
 enum { N_STEPS = 3, N_DRAWN_STEPS = 1 };
 
@@ -98,6 +99,9 @@ gboolean proof_plan(const char *path, gboolean json, GError **error)
     GError *fault = NULL;
     ShrinkReport reduced;
     PlanProof proof;
+    if (!trials_close(plan, error)) {
+        return FALSE;
+    }
     shrink_plan(plan, &reduced);
     gboolean holds = plan_proof_run(plan, N_STEPS, 1, NULL, &proof, &fault);
     gboolean ok = json    ? print_proof_json(plan, &reduced, &proof, fault, error)

@@ -166,7 +166,7 @@ static const char *verdict(const Result *result)
     return tight ? "fits, but the allocator's cache does not: it will be emptied again and again" : "fits";
 }
 
-static void append_memory(GString *out, const Result *result)
+static void append_memory(GString *out, const Plan *plan, const Result *result)
 {
     g_autofree char *needed = text_gib(needed_bytes(result));
     g_autofree char *capacity = text_gib(result->capacity_bytes);
@@ -183,6 +183,11 @@ static void append_memory(GString *out, const Result *result)
     if (result->communicators_bytes > 0) {
         g_autofree char *context = text_gib(result->context_bytes), *communicators = text_gib(result->communicators_bytes);
         g_string_append_printf(out, "  outside: context and kernels %s, buffers of communicators %s\n", context, communicators);
+    }
+    if (plan->seq_chunk_fits && result->seq_chunk > 0) {
+        g_string_append_printf(out, "  loss.seq_chunk found: %" G_GINT64_FORMAT " tokens\n", result->seq_chunk);
+    } else if (plan->seq_chunk_fits) {
+        g_string_append(out, "  loss.seq_chunk found: 0, the whole micro-batch at once\n");
     }
     if (result->largest_seq_chunk > 0) {
         g_string_append_printf(out, "  largest loss.seq_chunk that fits: %" G_GINT64_FORMAT " tokens\n", result->largest_seq_chunk);
@@ -216,7 +221,7 @@ static void append_kept(GString *out, const ResultTiers *tiers)
     }
 }
 
-static void append_tiers(GString *out, const ResultTiers *tiers)
+static void append_tiers(GString *out, const Plan *plan, const ResultTiers *tiers)
 {
     if (tiers->policy == NULL && tiers->host_peak_bytes == 0) {
         return;
@@ -228,6 +233,8 @@ static void append_tiers(GString *out, const ResultTiers *tiers)
     if (tiers->policy == NULL) {
         return;
     }
+    g_autofree char *hbm = text_gib(tiers->hbm_budget_bytes), *ddr = text_gib(tiers->ddr_budget_bytes);
+    g_string_append_printf(out, "  budgets used: %s GiB in HBM%s, %s GiB in DDR\n", hbm, plan->cache_fits ? ", what the device had left" : "", ddr);
     g_autofree char *saved = text_seconds(tiers->saved_s), *again = text_seconds(tiers->recomputed_s);
     g_string_append_printf(out,
                            "  cache (%s): of %" G_GINT64_FORMAT " results %" G_GINT64_FORMAT " in HBM, %" G_GINT64_FORMAT " in DDR, %" G_GINT64_FORMAT
@@ -361,8 +368,8 @@ char *summary_text(const Plan *plan, const Result *result)
     append_machine(out, plan);
     append_batch(out, plan);
     append_time(out, plan, result);
-    append_memory(out, result);
-    append_tiers(out, result->tiers);
+    append_memory(out, plan, result);
+    append_tiers(out, plan, result->tiers);
     append_operators(out, result);
     append_collectives(out, result);
     append_moe(out, plan, result);

@@ -137,3 +137,24 @@ $ moesim large.json --require-fit > /dev/null
 $ mkdir -p a/models; cp $SRC/tests/reference/models/llama-d2048.json a/models/m.json; sed 's#llama-3.1-8b#models/m.json#' plan.json > a/plan.json; moesim a/plan.json | head -1
 ~ Model       m: *
 ? 0
+
+# What a plan leaves open is found: the budget that the device has left, with the chunk of the loss that suits it.
+= fit.json
+{"model": "llama-3.1-8b",
+ "cluster": {"preset": "a100-sxm-40", "nodes": 1, "gpus_per_node": 8},
+ "workload": {"seq_len": 32768}, "precision": {"parameters": "bf16"},
+ "memory": {"recompute": "selective", "cache": {"hbm_bytes": "fit"}}, "loss": {"seq_chunk": "fit"}}
+=
+
+$ moesim fit.json | grep -e found -e used
+  loss.seq_chunk found: 8192 tokens
+~   budgets used: * GiB in HBM, what the device had left, 0.00 GiB in DDR
+? 0
+
+$ moesim check fit.json | tail -1
+~   streams   no access without an order, *
+? 0
+
+$ moesim run fit.json -o fit > /dev/null; ls fit | wc -l
+5
+? 0

@@ -12,6 +12,7 @@
 #include "workloads/run/plan-proof.h"
 #include "workloads/run/run.h"
 #include "workloads/run/shrink.h"
+#include "workloads/run/trials.h"
 #include "workloads/run/virtual-ranks.h"
 
 /* ---- tiers ---- */
@@ -377,25 +378,94 @@ static void test_expert_gathers(void **state)
     check_int(n_again, 92); /* once in every layer of experts */
 }
 
-/* More budget never makes the step slower. */
+/* More budget of either kind never makes the step slower, whatever the link. */
 static void test_monotone(void **state)
 {
-    static const int hbm_gib[] = {0, 5, 20, 40, 60, 200, 600};
+    static const struct {
+        const char *plan;
+        int hbm_gib, ddr_gib; /* the other budget */
+    } rows[] = {{K3_GB200, 0, 0}, {K3_H200, 0, 0}, {K3_GB200_512, 20, 50}};
+    static const int hbm_gib[] = {0, 5, 20, 40, 60, 200, 600}, ddr_gib[] = {0, 50, 100, 150, 200, 240};
     (void)state;
-    double before = HUGE_VAL;
-    for (size_t i = 0; i < G_N_ELEMENTS(hbm_gib); i++) {
-        g_autofree char *memory = g_strdup_printf("memory.recompute=selective memory.cache.hbm_bytes=%dGiB", hbm_gib[i]);
-        g_autoptr(Result) result = result_of(memory, K3_GB200);
-        assert_true(result->step_time_s <= before * 1.001);
-        before = result->step_time_s;
+    for (size_t k = 0; k < 2 * G_N_ELEMENTS(rows); k++) {
+        gboolean is_hbm = k % 2 == 0;
+        size_t n = is_hbm ? G_N_ELEMENTS(hbm_gib) : G_N_ELEMENTS(ddr_gib);
+        double before = HUGE_VAL;
+        for (size_t i = 0; i < n; i++) {
+            g_autofree char *memory = g_strdup_printf("memory.recompute=selective memory.cache.hbm_bytes=%dGiB memory.cache.ddr_bytes=%dGiB",
+                                                      is_hbm ? hbm_gib[i] : rows[k / 2].hbm_gib,
+                                                      is_hbm ? rows[k / 2].ddr_gib : ddr_gib[i]);
+            g_autoptr(Result) result = result_of(memory, rows[k / 2].plan);
+            assert_true(result->step_time_s <= before * 1.004); /* shares of the DDR budget are tried in eighths */
+            before = fmin(before, result->step_time_s);
+        }
     }
-    before = HUGE_VAL;
-    for (int ddr_gib = 0; ddr_gib <= 200; ddr_gib += 50) {
-        g_autofree char *memory = g_strdup_printf("memory.recompute=selective memory.cache.ddr_bytes=%dGiB", ddr_gib);
-        g_autoptr(Result) result = result_of(memory, K3_GB200);
-        assert_true(result->step_time_s <= before * 1.001);
-        before = result->step_time_s;
+}
+
+/* ---- what a plan leaves open ---- */
+
+/* A budget that fits is as large as there is room, or holds everything, and no pure mode and no smaller budget that fits is faster. */
+static void test_fit(void **state)
+{
+    static const char *const plans[] = {
+        K3_H200,
+        K3_GB200_512,
+        "model.config=qwen3-30b-a3b cluster.preset=h100-sxm cluster.gpus_per_node=8 parallel.ep=8 workload.seq_len=16384 workload.micro_batch=2",
+        "model.config=llama-3.1-8b cluster.preset=h100-sxm cluster.gpus_per_node=8 workload.seq_len=32768 precision.parameters=bf16",
+    };
+    static const char *const others[] = {
+        "memory.recompute=full",
+        "memory.recompute=none",
+        "memory.recompute=selective memory.cache.hbm_bytes=0",
+        "memory.recompute=selective memory.cache.hbm_bytes=4GiB",
+        "memory.recompute=selective memory.cache.hbm_bytes=20GiB",
+    };
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(plans); i++) {
+        g_autoptr(Result) fit = result_of("memory.recompute=selective memory.cache.hbm_bytes=fit", plans[i]);
+        int64_t left = fit->capacity_bytes - fit->non_framework_bytes - fit->peak_memory_bytes;
+        assert_true(fit->fits && left >= 0);
+        assert_true(left < (int64_t)2 << 30 || fit->tiers->hbm_bytes == fit->tiers->hit_bytes);
+        for (size_t k = 0; k < G_N_ELEMENTS(others); k++) {
+            g_autoptr(Result) other = result_of(others[k], plans[i]);
+            assert_true(!other->fits || fit->step_time_s <= other->step_time_s * 1.002);
+        }
     }
+}
+
+/* The chunk of the loss that is found is as fast, with what it leaves to the cache, as any that is given. */
+static void test_fit_chunk(void **state)
+{
+    static const char rest[] =
+        "model.config=llama-3.1-8b cluster.preset=a100-sxm-40 cluster.gpus_per_node=8 workload.seq_len=32768 precision.parameters=bf16";
+    static const char cache[] = "memory.recompute=selective memory.cache.hbm_bytes=fit loss.seq_chunk=";
+    (void)state;
+    g_autofree char *open = g_strconcat(cache, "fit", NULL);
+    g_autoptr(Result) found = result_of(open, rest);
+    assert_true(found->fits && found->seq_chunk > 0);
+    for (int chunk = 0; chunk <= 32768; chunk = chunk > 0 ? 2 * chunk : 1024) {
+        g_autofree char *memory = g_strdup_printf("%s%d", cache, chunk);
+        g_autoptr(Result) given = result_of(memory, rest);
+        assert_true(!given->fits || found->step_time_s <= given->step_time_s * 1.0001);
+        assert_true(chunk != found->seq_chunk || given->tiers->hbm_budget_bytes > 0);
+    }
+}
+
+/* What was found makes the plan of a proof: the program that computes the right thing is the one that is timed. */
+static void test_close(void **state)
+{
+    (void)state;
+    GError *error = NULL;
+    g_autoptr(Plan) plan = plan_of("memory.recompute=selective memory.cache.hbm_bytes=fit memory.cache.ddr_bytes=1GiB loss.seq_chunk=fit",
+                                   "model.config=qwen3-30b-a3b cluster.preset=h100-sxm cluster.gpus_per_node=8 parallel.ep=8 "
+                                   "workload.seq_len=8192");
+    g_autoptr(Result) found = run_plan(plan, NULL, &error);
+    assert_true(plan_is_open(plan) && trials_close(plan, &error));
+    assert_false(plan_is_open(plan));
+    g_autoptr(Result) again = run_plan(plan, NULL, &error);
+    check_no_error(error);
+    check_close(again->step_time_s, found->step_time_s, 0);
+    check_int(again->peak_memory_bytes, found->peak_memory_bytes);
 }
 
 int main(void)
@@ -404,7 +474,8 @@ int main(void)
         cmocka_unit_test(test_tiers),     cmocka_unit_test(test_policies), cmocka_unit_test(test_cut),
         cmocka_unit_test(test_same_bits), cmocka_unit_test(test_groups_agree), cmocka_unit_test(test_k3_gain),
         cmocka_unit_test(test_expert_gathers),
-        cmocka_unit_test(test_monotone),
+        cmocka_unit_test(test_monotone),  cmocka_unit_test(test_fit),      cmocka_unit_test(test_fit_chunk),
+        cmocka_unit_test(test_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,6 +89,28 @@ static void test_tight(void **state)
     }
 }
 
+/* What a plan leaves open, and which share of a DDR budget a run uses, is within the bound, too. */
+static void test_open(void **state)
+{
+    (void)state;
+    static const char *const plans[] = {
+        "model=kimi-k3 cluster.preset=h200-sxm cluster.nodes=64 parallel.ep=64 workload.seq_len=8192 memory.cache.hbm_bytes=fit",
+        "model=kimi-k3 cluster.preset=gb200 cluster.nodes=128 cluster.gpus_per_node=4 parallel.ep=64 workload.seq_len=8192 "
+        "memory.cache.hbm_bytes=fit memory.cache.ddr_bytes=100GiB",
+        "model=llama-3.1-8b cluster.preset=a100-sxm-40 workload.seq_len=32768 memory.cache.hbm_bytes=fit loss.seq_chunk=fit",
+        "model=llama-3.1-8b cluster.preset=h200-sxm workload.seq_len=32768 memory.cache.hbm_bytes=2GiB memory.cache.ddr_bytes=8GiB "
+        "loss.seq_chunk=fit",
+    };
+    g_autoptr(Session) session = session_new();
+    for (size_t i = 0; i < G_N_ELEMENTS(plans); i++) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *words = g_strconcat(plans[i], " memory.recompute=selective", NULL);
+        g_autoptr(Plan) plan = plan_of_words(words, &error);
+        check_no_error(error);
+        check_bound(session, plan, plans[i]);
+    }
+}
+
 /* How the loss is cut changes neither what the layers take at least nor what lives between steps: nodes rest on that. */
 static void test_layers(void **state)
 {
@@ -262,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_tight),
+        cmocka_unit_test(test_open),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_search),
         cmocka_unit_test(test_stop),

@@ -77,6 +77,8 @@ static const PlanCase refused[] = {
     {BASE "memory.recompute=selective memory.cache.policy=lfu", "memory.cache.policy", "lfu"},
     {BASE "memory.recompute=selective memory.cache.window=0", "memory.cache.window", "0"},
     {BASE "memory.recompute=selective memory.cache.hbm_bytes=-1", "memory.cache.hbm_bytes", "-1"},
+    {BASE "memory.recompute=selective memory.cache.hbm_bytes=all", "memory.cache.hbm_bytes", "all"},
+    {BASE "memory.recompute=selective memory.cache.ddr_bytes=1GiB memory.cache.window=1000", "memory.cache.window", "at most 47 make sense"},
     {BASE "precision.gemm=fp8", "precision.gemm", "leave it at \"bf16\""},
     {BASE "paralel.ep=2", "paralel", "parallel"},
 };

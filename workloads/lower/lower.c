@@ -370,6 +370,7 @@ static Program *lower(LowerCache *cache, const Plan *plan, const ModelGraph *gra
     g_autofree gint32 *frames = g_new0(gint32, graphs->n_layers);
     StepState state = {.lowering = &lowering, .frames = frames};
     int cut_tensor;
+    g_assert(!plan_is_open(plan));
     lowering.program = program_new();
     lowering.program->expandable_segments = plan->expandable_segments;
     lowering.program->keeps_works = keeps_works;

@@ -219,6 +219,18 @@ static void check_index_loss(Plan *plan, JsonObject *root)
     }
 }
 
+/* A copy out must end, and a fetch begin, between two passes of the model's layers. */
+static void check_cache(Plan *plan, JsonObject *root)
+{
+    int64_t n_layers = plan->model->n_layers;
+    if (plan->has_cache && plan->cache_window >= n_layers && n_layers > 1) {
+        json_object_fail(root, "memory.cache.window",
+                         "%" G_GINT64_FORMAT " layers between a copy and its use leave nothing to move in %" G_GINT64_FORMAT
+                         " layers; at most %" G_GINT64_FORMAT " make sense",
+                         plan->cache_window, n_layers, n_layers - 1);
+    }
+}
+
 /* The lowering shards, reduces and steps the head's matrix as its own. */
 static void check_ties(Plan *plan, JsonObject *root)
 {
@@ -302,6 +314,7 @@ void plan_check(Plan *plan, JsonObject *root)
         check_experts(plan, root);
         check_batch(plan, root);
         check_loss(plan, root);
+        check_cache(plan, root);
         check_routing(plan, root);
         check_moe(plan, root);
         check_sharding(plan, root);

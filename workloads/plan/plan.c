@@ -316,6 +316,17 @@ static void read_workload(Plan *plan, JsonObject *root, const PlanSource *source
     json_object_end(object);
 }
 
+/* Whether a field says "fit" and no number. */
+static gboolean says_fit(JsonObject *object, const char *key)
+{
+    return g_strcmp0(json_string_value(json_object_raw(object, key)), "fit") == 0;
+}
+
+gboolean plan_is_open(const Plan *plan)
+{
+    return plan->cache_fits || plan->seq_chunk_fits;
+}
+
 /* In the order of CachePolicyKind, the choice last (workloads/lower/tier-cache.h). */
 static const char *const cache_policies[] = {"lru", "cost_benefit", "belady", "choice"};
 
@@ -331,7 +342,8 @@ static void read_cache(Plan *plan, JsonObject *memory)
     const int choice = G_N_ELEMENTS(cache_policies) - 1;
     plan->has_cache = TRUE;
     plan->cache_has_keep = json_object_has(memory, "keep");
-    plan->cache_hbm_bytes = json_object_bytes(object, "hbm_bytes", 0);
+    plan->cache_fits = says_fit(object, "hbm_bytes");
+    plan->cache_hbm_bytes = plan->cache_fits ? 0 : json_object_bytes(object, "hbm_bytes", 0);
     plan->cache_ddr_bytes = json_object_bytes(object, "ddr_bytes", 0);
     plan->cache_policy = json_object_choice(object, "policy", cache_policies, G_N_ELEMENTS(cache_policies), choice);
     plan->cache_window = json_object_int(object, "window", 1, 1024, 1);
@@ -389,7 +401,8 @@ static void read_loss(Plan *plan, JsonObject *root)
     if (object == NULL) {
         return;
     }
-    plan->seq_chunk = json_object_int(object, "seq_chunk", 0, G_MAXINT32, 0);
+    plan->seq_chunk_fits = says_fit(object, "seq_chunk");
+    plan->seq_chunk = plan->seq_chunk_fits ? 0 : json_object_int(object, "seq_chunk", 0, G_MAXINT32, 0);
     plan->vocab_chunk = json_object_int(object, "vocab_chunk", 0, G_MAXINT32, 0);
     plan->index_kl_coeff = json_object_number(object, "index_kl_coeff", 0, 1e3, 0);
     json_object_end(object);

@@ -91,10 +91,12 @@ typedef struct Plan {
     gboolean has_cache;          /* memory.cache: budgets fill the tables */
     gboolean cache_has_keep;     /* memory.keep names what may be cached; else everything may */
     int64_t cache_hbm_bytes, cache_ddr_bytes;
+    gboolean cache_fits;         /* hbm_bytes "fit": what the device has left; a run finds out (run/trials.h) */
     int cache_policy;            /* CachePolicyKind of workloads/lower/cache-policy.h */
     int64_t cache_window;        /* layers between a copy and the use of what it frees or brings */
     int64_t seq_chunk, vocab_chunk; /* 0 = not chunked */
     double index_kl_coeff;          /* of the KL loss that trains indexers; 0 = they are frozen */
+    gboolean seq_chunk_fits; /* "fit": the chunk with which the step is fastest; a run finds out */
     gboolean expandable_segments; /* of the caching allocator */
     PlanOptimizer optimizer;
     gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */
@@ -109,6 +111,9 @@ typedef struct Plan {
 
 /* Slots for experts in an expert-parallel group: the model's experts and copies of some. */
 int64_t plan_expert_slots(const Plan *plan);
+
+/* Whether the plan leaves sizes to the run: it has no program before these are found. */
+gboolean plan_is_open(const Plan *plan);
 
 /* Whether tokens travel as they are, and slots are made at the ranks of the experts. */
 gboolean plan_sends_tokens(const Plan *plan);

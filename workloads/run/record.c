@@ -2,6 +2,7 @@
 
 #include "workloads/lower/lower.h"
 #include "workloads/run/groups.h"
+#include "workloads/run/trials.h"
 
 enum { SHOWN_REPEATS = 2 }; /* as many as the ledger walks */
 
@@ -254,13 +255,12 @@ static gboolean recorder_run(Recorder *recorder, const Plan *plan, GError **erro
 RunRecord *run_record_new(const Plan *plan, const Result *result, int64_t n_kernels_max, GError **error)
 {
     g_autoptr(RunRecord) record = g_new0(RunRecord, 1);
-    record->graphs = lower_graphs(plan);
+    record->plan = trials_settle(plan, result);
+    record->graphs = lower_graphs(&record->plan);
     record->programs = g_ptr_array_new_with_free_func(program_destroy);
     record->kernels = g_array_new(FALSE, FALSE, sizeof(RecordKernel));
     record->phases = g_array_new(FALSE, FALSE, sizeof(RecordPhase));
     record->begin_ns = G_MAXINT64;
-    record->plan = *plan;
-    record->plan.cache_ddr_bytes = plan->has_cache ? result->tiers->ddr_budget_bytes : 0;
     if (!run_groups_init(&record->groups, NULL, &record->plan, record->graphs, error) ||
         !run_groups_memory(&record->groups, -1, &record->fullest, error)) {
         return NULL;

@@ -180,6 +180,7 @@ static json_t *tiers_to_json(const ResultTiers *tiers)
     set_number(object, "stall_s", tiers->stall_s);
     set_int(object, "host_peak_bytes", tiers->host_peak_bytes);
     set_int(object, "host_capacity_bytes", tiers->host_capacity_bytes);
+    set_int(object, "hbm_budget_bytes", tiers->hbm_budget_bytes);
     set_int(object, "ddr_budget_bytes", tiers->ddr_budget_bytes);
     json_object_set_new(object, "kept", kept_to_json(tiers->kept));
     return object;
@@ -198,6 +199,7 @@ static json_t *memory_to_json(const Result *result)
     set_int(memory, "mean_rank_peak_bytes", result->mean_rank_peak_bytes);
     set_int(memory, "context_bytes", result->context_bytes);
     set_int(memory, "communicators_bytes", result->communicators_bytes);
+    set_int(memory, "seq_chunk", result->seq_chunk);
     if (result->largest_seq_chunk > 0) {
         set_int(memory, "largest_seq_chunk", result->largest_seq_chunk);
     }

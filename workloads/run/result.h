@@ -50,7 +50,8 @@ typedef struct ResultTiers {
     int64_t moved_out_bytes, moved_in_bytes; /* of a step, on the rank observed */
     double stall_s;                          /* copies running while the device does not compute */
     int64_t host_peak_bytes, host_capacity_bytes; /* pinned host memory per GPU; capacity 0 = unknown */
-    int64_t ddr_budget_bytes;                /* of memory.cache.ddr_bytes, what the choice found worth using */
+    int64_t hbm_budget_bytes;                /* of memory.cache: in HBM, found if the plan leaves it open */
+    int64_t ddr_budget_bytes;                /* and in DDR, what the choice found worth using */
     GPtrArray *kept;                         /* ResultKept */
 } ResultTiers;
 
@@ -70,6 +71,7 @@ typedef struct Result {
     char *peak_place; /* "backward of layer 7, mlp.down_proj" */
     gboolean fits;
     int64_t capacity_bytes, non_framework_bytes;
+    int64_t seq_chunk;         /* tokens of a chunk of the loss, found if the plan leaves it open; 0 = not chunked */
     int64_t largest_seq_chunk; /* tokens of the largest chunk of the loss that fits; 0 = not asked, or none */
     int64_t context_bytes, communicators_bytes; /* of what is outside the framework: device context and kernels; communicators */
     int64_t at_peak[N_MEM_TAGS];

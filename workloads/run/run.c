@@ -12,6 +12,7 @@
 #include "workloads/run/run-moe.h"
 #include "workloads/run/step.h"
 #include "workloads/run/tiers.h"
+#include "workloads/run/trials.h"
 
 /* Everything that a run makes on the way to its result. */
 typedef struct Run {
@@ -217,7 +218,7 @@ static Result *fill_result(const Run *run)
     return result;
 }
 
-static Result *run_once(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
+Result *run_settled(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
 {
     run_cache_trim(cache);
     Run run = {.plan = plan, .graphs = lower_cache_graphs(cache->lowered, plan)};
@@ -234,42 +235,6 @@ static Result *run_once(RunCache *cache, const Plan *plan, const RunOptions *opt
     group_memory_clear(&run.memory);
     run_groups_clear(&run.groups);
     return result;
-}
-
-/* Shares of the DDR budget that are tried: a link that traffic between nodes needs, too, may be better left alone. */
-static const double ddr_trials[] = {1, 0.5, 0.25, 0};
-
-size_t run_n_trials(const Plan *plan)
-{
-    gboolean chooses = plan->has_cache && plan->cache_policy == CACHE_CHOICE && plan->cache_ddr_bytes > 0;
-    return chooses ? G_N_ELEMENTS(ddr_trials) : 1;
-}
-
-Plan run_trial(const Plan *plan, size_t trial_idx)
-{
-    Plan trial = *plan;
-    trial.owner = plan;
-    trial.cache_ddr_bytes = (int64_t)((double)plan->cache_ddr_bytes * ddr_trials[trial_idx]);
-    return trial;
-}
-
-Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
-{
-    Result *best = NULL;
-    for (size_t i = 0; i < run_n_trials(plan); i++) {
-        Plan trial = run_trial(plan, i);
-        Result *result = run_once(cache, &trial, options, error);
-        if (result == NULL) {
-            result_free(best);
-            return NULL;
-        }
-        result->tiers->ddr_budget_bytes = trial.cache_ddr_bytes;
-        gboolean better = best == NULL || (result->fits && !best->fits) ||
-                          (result->fits == best->fits && result->step_time_s < best->step_time_s);
-        result_free(better ? best : result);
-        best = better ? result : best;
-    }
-    return best;
 }
 
 Result *run_plan(const Plan *plan, const RunOptions *options, GError **error)

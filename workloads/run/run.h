@@ -24,16 +24,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RunCache, run_cache_free)
 /* From now on everything that is taken from the cache is also made anew, and must be the same. For tests. */
 void run_cache_verify(RunCache *cache);
 
-/*
- * Predicts one training step. options may be NULL. Where memory.cache leaves the choice, the step is tried with all of the DDR budget,
- * with parts of it and without: the fastest is the result, and says which part it was.
- */
+/* Predicts one training step. options may be NULL. What the plan leaves open is found by trials (trials.h). */
 Result *run_plan(const Plan *plan, const RunOptions *options, GError **error);
 Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error);
-
-/* How many plans that is, and each of them: a view that borrows everything of the plan, not to be freed. */
-size_t run_n_trials(const Plan *plan);
-Plan run_trial(const Plan *plan, size_t trial_idx);
 
 /* Size and place of a group of the plan. */
 CollGroup run_group_geometry(const Plan *plan, GroupKind group);

@@ -2,6 +2,7 @@
 
 #include "workloads/run/groups.h"
 #include "workloads/run/run-cache.h"
+#include "workloads/run/trials.h"
 
 struct Session {
     PlanCache *plans;
@@ -30,8 +31,8 @@ Plan *session_plan(Session *session, json_t *value, const char *name, const char
     return plan_from_json_cached(session->plans, value, name, base_dir, error);
 }
 
-/* Of one of the plans that a run tries. */
-static gboolean bound_trial(Session *session, const Plan *plan, const ModelGraph *graphs, Bound *ret_bound, GError **error)
+/* Of one of the plans whose steps are as short as any that a run tries. */
+static gboolean bound_trial(Session *session, const Plan *plan, gboolean is_open, const ModelGraph *graphs, Bound *ret_bound, GError **error)
 {
     RunGroups groups;
     if (!run_groups_init(&groups, session->runs, plan, graphs, error)) {
@@ -39,7 +40,8 @@ static gboolean bound_trial(Session *session, const Plan *plan, const ModelGraph
     }
     const Program *program = g_ptr_array_index(groups.programs, 0);
     bound_of_program(program, ret_bound);
-    if (groups.routings->len > 0) { /* that program's rank is the hottest in every layer at once: none holds all of that */
+    /* a hottest program's rank is the hottest in every layer at once, and none holds all of that; an open plan holds what it finds */
+    if (groups.routings->len > 0 || is_open) {
         ret_bound->peak_bytes = ret_bound->layers_bytes = lower_static_bytes(program);
     }
     run_groups_clear(&groups);
@@ -51,10 +53,10 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, dou
     run_cache_trim(session->runs);
     const ModelGraph *graphs = lower_cache_graphs(session->runs->lowered, plan);
     Bound least = {G_MAXINT64, G_MAXINT64, G_MAXINT64, G_MAXINT64};
-    for (size_t i = 0; i < run_n_trials(plan); i++) {
-        Plan trial = run_trial(plan, i);
+    for (size_t i = 0; i < trials_n_bounds(plan); i++) {
+        Plan trial = trials_bound(plan, i);
         Bound bound;
-        if (!bound_trial(session, &trial, graphs, &bound, error)) {
+        if (!bound_trial(session, &trial, plan_is_open(plan), graphs, &bound, error)) {
             return FALSE;
         }
         least = (Bound){MIN(least.step_ns, bound.step_ns), MIN(least.layers_ns, bound.layers_ns),
