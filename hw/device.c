@@ -21,8 +21,8 @@ static const ValueRow value_rows[DEVICE_PEAK_FIRST] = {
 #undef VALUE
 };
 
-/* "like" chains are short; a cycle ends here. */
-enum { LIKE_DEPTH_MAX = 4 };
+/* Chains of "like" and "base" are short; a cycle ends here. */
+enum { OTHERS_MAX = 4 };
 
 static Device *load(const char *name_or_path, int depth, GError **error);
 
@@ -139,6 +139,9 @@ static void take_over(Device *device)
     for (int i = 0; i < N_LAWS; i++) {
         device->laws->fits[i].own = FALSE;
     }
+    if (device->laws_from == NULL) {
+        device->laws_from = g_strdup(device->name);
+    }
 }
 
 static gboolean check_network(const Device *device, const char *file, GError **error)
@@ -183,33 +186,37 @@ static gboolean check(const Device *device, const char *file, GError **error)
     }
     if (missing != NULL) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "%s: values: %s is missing; say it, or name a descriptor to take it over from in \"like\"", file,
+                    "%s: values: %s is missing; say it, or name in \"base\" a descriptor of the same device to take it over from", file,
                     missing);
         return FALSE;
     }
     return check_network(device, file, error);
 }
 
-/* A device from its descriptor; what it does not say comes from `like` (may be NULL). */
-static Device *device_read(JsonObject *root, const Device *like)
+/* A device from its descriptor; what it does not say comes from another (may be NULL). */
+static Device *device_read(JsonObject *root, const Device *other)
 {
     Device *device = g_new0(Device, 1);
-    if (like != NULL) {
-        *device = *like;
+    if (other != NULL) {
+        *device = *other;
         for (int i = 0; i < N_DEVICE_VALUES; i++) {
-            device->origins[i].source = g_strdup(like->origins[i].source);
-            device->origins[i].confidence = g_strdup(like->origins[i].confidence);
-            device->origins[i].from = g_strdup(like->origins[i].from);
+            device->origins[i].source = g_strdup(other->origins[i].source);
+            device->origins[i].confidence = g_strdup(other->origins[i].confidence);
+            device->origins[i].from = g_strdup(other->origins[i].from);
         }
     }
-    device->laws = like != NULL ? laws_copy(like->laws) : laws_new();
-    device->laws_from = like == NULL ? NULL : g_strdup(like->laws_from != NULL ? like->laws_from : like->name);
+    device->laws = other != NULL ? laws_copy(other->laws) : laws_new();
+    device->laws_from = other == NULL ? NULL : g_strdup(other->laws_from);
     device->name = g_strdup(json_object_string(root, "name", ""));
     device->title = g_strdup(json_object_string(root, "title", device->name));
     if (device->name[0] == '\0') {
         json_object_fail(root, "name", "is missing");
     }
     JsonObject *values = json_object_child(root, "values");
+    if (values != NULL && json_object_has(values, "hbm_bytes")) { /* what is usable of other memory says nothing of this one */
+        clear_value(device, DEVICE_usable_bytes);
+        origin_clear(&device->origins[DEVICE_usable_bytes]);
+    }
     if (values != NULL) {
         for (int i = 0; i < N_DEVICE_VALUES; i++) {
             read_value(device, i, values);
@@ -248,6 +255,31 @@ static JsonDoc *open_descriptor(const char *name_or_path, GError **error)
     return json_doc_parse(text, name_or_path, FALSE, error);
 }
 
+static Device *load(const char *name_or_path, int depth, GError **error);
+
+/* The device that "like" or "base" names, as far as the descriptor takes it over; NULL without either. */
+static Device *read_other(JsonObject *root, int depth)
+{
+    const char *like = json_object_string(root, "like", NULL), *base = json_object_string(root, "base", NULL);
+    const char *key = base != NULL ? "base" : "like", *name = base != NULL ? base : like;
+    GError *error = NULL;
+    if (like != NULL && base != NULL) {
+        json_object_fail(root, "like", "has no effect beside \"base\", which takes over all that \"like\" does; leave one out");
+        return NULL;
+    }
+    if (name != NULL && depth >= OTHERS_MAX) {
+        json_object_fail(root, key, "goes in a circle");
+        return NULL;
+    }
+    Device *device = name != NULL ? load(name, depth + 1, &error) : NULL;
+    if (error != NULL) {
+        json_object_adopt(root, key, error);
+    } else if (device != NULL && base == NULL) {
+        take_over(device);
+    }
+    return device;
+}
+
 static Device *load(const char *name_or_path, int depth, GError **error)
 {
     g_autoptr(JsonDoc) doc = open_descriptor(name_or_path, error);
@@ -258,20 +290,8 @@ static Device *load(const char *name_or_path, int depth, GError **error)
     if (root == NULL) {
         return NULL;
     }
-    const char *like_name = json_object_string(root, "like", NULL);
-    g_autoptr(Device) like = NULL;
-    if (like_name != NULL && depth >= LIKE_DEPTH_MAX) {
-        json_object_fail(root, "like", "goes in a circle");
-    } else if (like_name != NULL) {
-        like = load(like_name, depth + 1, error);
-        if (like == NULL) {
-            g_prefix_error(error, "%s: like: ", json_doc_name(doc));
-            (void)json_object_close(root, TRUE, NULL);
-            return NULL;
-        }
-        take_over(like);
-    }
-    g_autoptr(Device) device = device_read(root, like);
+    g_autoptr(Device) other = read_other(root, depth);
+    g_autoptr(Device) device = device_read(root, other);
     if (!json_object_close(root, FALSE, error) || !check(device, json_doc_name(doc), error)) {
         return NULL;
     }

@@ -5,6 +5,9 @@
  * over) and the fitted laws, never what the chip and its node are. A law is a set of fractions of datasheet values and
  * of fixed times, so that it can be carried to another device; what rests on a law taken over counts as
  * EVIDENCE_DATASHEET.
+ *
+ * A descriptor that names another in "base" is of the same device in another machine: everything is taken over, with its
+ * sources and evidence, but what the descriptor says itself.
  */
 #pragma once
 

@@ -4,14 +4,6 @@
 #include <string.h>
 
 #include "sim/base/error.h"
-#include "sim/base/file.h"
-
-struct JsonDoc {
-    gint extra_refs; /* beside the first; see json_doc_ref() */
-    char *name;
-    char *text; /* as it was read; NULL for a value made in memory */
-    json_t *root;
-};
 
 /*
  * Views form a tree by parent; the first mistake of the whole tree is kept in its root, so that it sticks
@@ -27,109 +19,6 @@ struct JsonObject {
     char *key;        /* what steps[0] points at */
     GError *mistake;  /* root only */
 };
-
-static gboolean is_word(char c)
-{
-    return g_ascii_isalnum(c) || c == '_' || c == '.' || c == '+' || c == '-';
-}
-
-/* The text with bare Infinity, -Infinity and NaN outside strings replaced by null; caller frees. */
-static char *without_specials(const char *text, size_t length)
-{
-    static const char *const specials[] = {"Infinity", "-Infinity", "NaN"};
-    GString *clean = g_string_sized_new(length);
-    gboolean in_string = FALSE;
-    for (size_t i = 0; i < length;) {
-        size_t n = 1;
-        if (in_string && text[i] == '\\' && i + 1 < length) {
-            n = 2;
-        } else if (text[i] == '"') {
-            in_string = !in_string;
-        } else if (!in_string && is_word(text[i])) {
-            while (i + n < length && is_word(text[i + n])) {
-                n++;
-            }
-            for (size_t k = 0; k < G_N_ELEMENTS(specials); k++) {
-                if (strlen(specials[k]) == n && strncmp(text + i, specials[k], n) == 0) {
-                    g_string_append(clean, "null");
-                    i += n;
-                    n = 0;
-                    break;
-                }
-            }
-        }
-        g_string_append_len(clean, text + i, (gssize)n);
-        i += n;
-    }
-    return g_string_free(clean, FALSE);
-}
-
-static JsonDoc *doc_parse(char *text, size_t length, const char *name, gboolean lenient, GError **error)
-{
-    g_autoptr(JsonDoc) doc = g_new0(JsonDoc, 1);
-    doc->name = g_strdup(name);
-    doc->text = text;
-    if (memchr(text, '\0', length) != NULL) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: holds a NUL byte, so it is no JSON text", name);
-        return NULL;
-    }
-    g_autofree char *clean = lenient ? without_specials(text, length) : NULL;
-    json_error_t cause;
-    doc->root = json_loads(lenient ? clean : text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
-    if (doc->root == NULL) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:%d:%d: %s", name, MAX(cause.line, 1),
-                    MAX(cause.column, 1), cause.text);
-        return NULL;
-    }
-    return g_steal_pointer(&doc);
-}
-
-JsonDoc *json_doc_load(const char *path, gboolean lenient, GError **error)
-{
-    size_t length;
-    char *text = file_read(path, &length, error);
-    return text == NULL ? NULL : doc_parse(text, length, path, lenient, error);
-}
-
-JsonDoc *json_doc_parse(const char *text, const char *name, gboolean lenient, GError **error)
-{
-    return doc_parse(g_strdup(text), strlen(text), name, lenient, error);
-}
-
-JsonDoc *json_doc_from_value(json_t *value, const char *name)
-{
-    JsonDoc *doc = g_new0(JsonDoc, 1);
-    doc->name = g_strdup(name);
-    doc->root = json_incref(value);
-    return doc;
-}
-
-JsonDoc *json_doc_ref(JsonDoc *doc)
-{
-    g_atomic_int_inc(&doc->extra_refs);
-    return doc;
-}
-
-void json_doc_free(JsonDoc *doc)
-{
-    if (doc == NULL || g_atomic_int_add(&doc->extra_refs, -1) > 0) {
-        return;
-    }
-    json_decref(doc->root);
-    g_free(doc->text);
-    g_free(doc->name);
-    g_free(doc);
-}
-
-json_t *json_doc_root(const JsonDoc *doc)
-{
-    return doc->root;
-}
-
-const char *json_doc_name(const JsonDoc *doc)
-{
-    return doc->name;
-}
 
 static JsonObject *object_new(JsonDoc *doc, JsonObject *parent, json_t *value)
 {
@@ -190,47 +79,11 @@ static GArray *steps_to(const JsonObject *object, const char *key, GPtrArray *wo
     return steps;
 }
 
-/* Dotted path of n steps; caller frees. */
-static char *path_of(const JsonStep *steps, size_t n_steps)
-{
-    GString *path = g_string_new(NULL);
-    for (size_t i = 0; i < n_steps; i++) {
-        if (steps[i].key == NULL) {
-            g_string_append_printf(path, "[%" G_GSIZE_FORMAT "]", steps[i].idx);
-        } else {
-            g_autofree char *shown = error_shorten(steps[i].key);
-            g_string_append_printf(path, "%s%s", path->len > 0 ? "." : "", shown);
-        }
-    }
-    return g_string_free(path, FALSE);
-}
-
 char *json_object_path(const JsonObject *object, const char *key)
 {
     g_autoptr(GPtrArray) words = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GArray) steps = steps_to(object, key, words);
-    return path_of((const JsonStep *)(void *)steps->data, steps->len);
-}
-
-/* An error at a place of the document. at_key: point at the key, not at its value. */
-static GError *error_at(const JsonDoc *doc, const JsonStep *steps, size_t n_steps, gboolean at_key, MoesimError code, const char *what)
-{
-    g_autofree char *path = path_of(steps, n_steps);
-    const char *colon = path[0] == '\0' ? "" : ": ";
-    if (doc->text == NULL) {
-        return g_error_new(MOESIM_ERROR, (int)code, "%s: %s%s%s", doc->name, path, colon, what);
-    }
-    JsonPlace place = json_place_find(doc->text, steps, n_steps, at_key);
-    return g_error_new(MOESIM_ERROR, (int)code, "%s:%d:%d: %s%s%s", doc->name, place.line, place.column, path, colon, what);
-}
-
-void json_doc_fail(const JsonDoc *doc, const JsonStep *steps, size_t n_steps, GError **error, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    g_autofree char *what = g_strdup_vprintf(format, args);
-    va_end(args);
-    g_propagate_error(error, error_at(doc, steps, n_steps, FALSE, MOESIM_ERROR_INPUT, what));
+    return json_steps_path((const JsonStep *)(void *)steps->data, steps->len);
 }
 
 /* Records a mistake unless one sticks already. at_key: point at the key, not at its value. */
@@ -240,7 +93,7 @@ static void fail_at(JsonObject *object, const char *key, gboolean at_key, Moesim
     if (root->mistake == NULL) {
         g_autoptr(GPtrArray) words = g_ptr_array_new_with_free_func(g_free);
         g_autoptr(GArray) steps = steps_to(object, key, words);
-        root->mistake = error_at(object->doc, (const JsonStep *)(void *)steps->data, steps->len, at_key, code, what);
+        root->mistake = json_doc_error(object->doc, (const JsonStep *)(void *)steps->data, steps->len, at_key, code, what);
     }
 }
 
@@ -269,8 +122,8 @@ gboolean json_object_ok(const JsonObject *object)
 
 JsonObject *json_doc_open(JsonDoc *doc, GError **error)
 {
-    JsonObject *object = object_new(doc, NULL, doc->root);
-    if (!json_is_object(doc->root)) {
+    JsonObject *object = object_new(doc, NULL, json_doc_root(doc));
+    if (!json_is_object(json_doc_root(doc))) {
         fail_at(object, NULL, FALSE, MOESIM_ERROR_INPUT, "must be an object: { … }");
         json_object_close(object, TRUE, error);
         return NULL;

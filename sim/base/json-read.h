@@ -1,12 +1,9 @@
 /*
  * Strict JSON objects: every getter knows its place, unknown keys fail with a hint.
  *
- * A JsonDoc is a parsed text with its name. A JsonObject is a view of one object in it that notes which
- * keys were asked for. The first mistake sticks: later getters return their default, and
- * json_object_close() reports that first mistake, or the first key that nobody asked for, as
- * "FILE:LINE:COL: dotted.path: what is wrong and what would be right".
- *
- * jansson keeps no positions after parsing; on an error the text is scanned again along the path.
+ * A JsonObject is a view of one object of a JsonDoc that notes which keys were asked for. The first mistake sticks: later
+ * getters return their default, and json_object_close() reports that first mistake, or the first key that nobody asked
+ * for, as "FILE:LINE:COL: dotted.path: what is wrong and what would be right".
  */
 #pragma once
 
@@ -14,34 +11,10 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "sim/base/json-place.h"
+#include "sim/base/json-doc.h"
 #include "sim/base/quantity.h"
 
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(json_t, json_decref)
-
-typedef struct JsonDoc JsonDoc;
 typedef struct JsonObject JsonObject;
-
-/*
- * Reads a file or a text; duplicates, trailing garbage and numbers out of range are errors. Bare
- * Infinity, -Infinity and NaN outside strings are read as null when lenient (real config.json files hold
- * them), errors otherwise.
- */
-JsonDoc *json_doc_load(const char *path, gboolean lenient, GError **error);
-JsonDoc *json_doc_parse(const char *text, const char *name, gboolean lenient, GError **error);
-
-/* A document over a value made in memory (borrowed); errors then name it without line and column. */
-JsonDoc *json_doc_from_value(json_t *value, const char *name);
-JsonDoc *json_doc_ref(JsonDoc *doc); /* one more owner: json_doc_free() then lets go once */
-void json_doc_free(JsonDoc *doc);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(JsonDoc, json_doc_free)
-
-json_t *json_doc_root(const JsonDoc *doc);     /* borrowed */
-const char *json_doc_name(const JsonDoc *doc); /* file name for messages */
-
-/* Sets an error of a value that is n steps below the root: "FILE:LINE:COL: path: what"; printf form. */
-void json_doc_fail(const JsonDoc *doc, const JsonStep *steps, size_t n_steps, GError **error, const char *format, ...)
-    G_GNUC_PRINTF(5, 6);
 
 /* Opens the root (must be an object, else NULL and error). */
 JsonObject *json_doc_open(JsonDoc *doc, GError **error);

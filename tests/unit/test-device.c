@@ -65,6 +65,9 @@ static const struct {
     {"{\"name\": \"x\", \"like\": \"h300-sxm\", \"values\": {}}", "no hardware preset \"h300-sxm\""},
     {"{\"name\": \"x\", \"like\": \"h200-sxm\", \"values\": {" NEEDED "}, \"laws\": {\"gem\": {}}}", "laws.gem"},
     {"{\"like\": \"h200-sxm\", \"values\": {" NEEDED "}}", "name"},
+    {"{\"name\": \"x\", \"base\": \"h300-sxm\", \"values\": {}}", "no hardware preset \"h300-sxm\""},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"like\": \"h200-sxm\"}", "like: has no effect beside \"base\""},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"n_sms\": {\"value\": 0, \"source\": \"s\"}}}", "n_sms"},
 };
 
 static Device *load_text(const char *text, GError **error)
@@ -104,6 +107,26 @@ static void test_like(void **state)
     assert_true(json_array_size(json_object_get(json, "values")) > 10);
 }
 
+/* The same device in another machine: all is as it was but for what is said, its evidence too. */
+static void test_base(void **state)
+{
+    (void)state;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Device) preset = device_load("h200-sxm", NULL);
+    g_autoptr(Device) device = load_text("{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"scale_out_bytes_per_s\": "
+                                         "{\"value\": \"25 GB/s\", \"source\": \"s\"}}}", &error);
+    check_no_error(error);
+    check_close(device->scale_out_bytes_per_s, 25e9, 1e-9);
+    check_int(device->usable_bytes, preset->usable_bytes);
+    check_close(device->peak_flops_per_s[DTYPE_FP8], preset->peak_flops_per_s[DTYPE_FP8], 1e-9);
+    assert_true(device->laws->fits[LAW_gemm].own && device->laws_from == NULL);
+    check_string(device->origins[DEVICE_hbm_bytes].source, preset->origins[DEVICE_hbm_bytes].source);
+    g_autoptr(Device) smaller = load_text("{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"hbm_bytes\": "
+                                          "{\"value\": \"96 GB\", \"source\": \"s\"}}}", &error);
+    check_no_error(error);
+    check_int(smaller->usable_bytes, 96000000000); /* what is usable of the base's memory says nothing of other memory */
+}
+
 static void test_unknown(void **state)
 {
     (void)state;
@@ -116,7 +139,7 @@ int main(void)
 {
     const struct CMUnitTest group[] = {
         cmocka_unit_test(test_presets), cmocka_unit_test(test_h200),    cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_like),    cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_like),    cmocka_unit_test(test_base),    cmocka_unit_test(test_unknown),
     };
     return cmocka_run_group_tests(group, NULL, NULL);
 }
