@@ -1,14 +1,14 @@
 /*
- * Golden training runs through virtual ranks: an independent implementation's loss, gradient norm and expert loads of every
- * step, met by the program of a plan on 2, 4 and 8 ranks with FSDP, replicas and expert parallelism. A step has two or three
- * sequences, so some ranks have none.
- *
- * Runs with a loss beside the main one (Mixtral's balancing, the indexers' KL) are not among them: programs have none.
+ * Golden training runs through virtual ranks: an independent implementation's losses, gradient norm and expert loads of every
+ * step, and its last weights, met by the program of a plan on 2, 4 and 8 ranks with FSDP, replicas and expert parallelism. A step has two or three
+ * sequences, so some ranks have none. Losses beside the main one are met, too: Mixtral's balancing loss, which is over all
+ * tokens of the step, its z-loss, and the KL loss of K3's indexers.
  */
 #include "tests/check.h"
 
 #include <math.h>
 
+#include "models/balance.h"
 #include "models/optim.h"
 #include "models/trainer.h"
 #include "sim/base/csv-read.h"
@@ -18,16 +18,21 @@
 
 typedef struct World {
     const char *run;
-    int ranks, replicas, ep, steps; /* steps 0: all */
+    int ranks, replicas, ep;
     gboolean reshard, recompute;
 } World;
 
 static const World worlds[] = {
-    {"llama-tiny", 1, 1, 1, 0, TRUE, FALSE},     {"llama-tiny", 2, 1, 1, 0, TRUE, FALSE},
-    {"llama-tiny", 4, 2, 1, 0, FALSE, TRUE},     {"llama-tiny", 8, 1, 1, 0, TRUE, TRUE},
-    {"llama-tiny-muon", 2, 1, 1, 0, TRUE, FALSE}, {"llama-tiny-muon", 8, 2, 1, 0, TRUE, TRUE},
-    {"k3-mini-lora", 2, 1, 2, 4, TRUE, FALSE},   {"k3-mini-lora", 4, 2, 2, 0, FALSE, TRUE},
-    {"k3-mini-lora", 8, 1, 4, 4, TRUE, TRUE},
+    {"llama-tiny", 1, 1, 1, TRUE, FALSE},     {"llama-tiny", 2, 1, 1, TRUE, FALSE},
+    {"llama-tiny", 4, 2, 1, FALSE, TRUE},     {"llama-tiny", 8, 1, 1, TRUE, TRUE},
+    {"llama-tiny-muon", 2, 1, 1, TRUE, FALSE}, {"llama-tiny-muon", 8, 2, 1, TRUE, TRUE},
+    {"k3-mini-lora", 2, 1, 2, TRUE, FALSE},   {"k3-mini-lora", 4, 2, 2, FALSE, TRUE},
+    {"k3-mini-lora", 8, 1, 4, TRUE, TRUE},
+    {"mixtral-tiny", 1, 1, 1, TRUE, FALSE},   {"mixtral-tiny", 2, 1, 2, TRUE, FALSE},
+    {"mixtral-tiny", 2, 2, 1, TRUE, TRUE},    {"mixtral-tiny", 4, 2, 2, FALSE, TRUE},
+    {"mixtral-tiny", 8, 1, 8, TRUE, FALSE},   {"mixtral-tiny", 8, 2, 2, TRUE, TRUE},
+    {"k3-mini", 1, 1, 1, TRUE, FALSE},        {"k3-mini", 2, 1, 2, TRUE, FALSE},
+    {"k3-mini", 4, 2, 2, FALSE, TRUE},        {"k3-mini", 8, 1, 4, TRUE, TRUE},
 };
 
 /* What a run is made of. */
@@ -81,6 +86,10 @@ static void golden_open(Golden *golden, const char *folder)
     gboolean lora = number(golden, "lora_rank") > 0;
     golden->options = (BlockOptions){.compute = DTYPE_BF16, .lora = lora, .lora_rank = (int64_t)number(golden, "lora_rank")};
     golden->options.lora_attention = golden->options.lora_shared = golden->options.lora_experts = lora;
+    golden->options.aux_loss = number(golden, "aux_coeff");
+    golden->options.aux_scope = BALANCE_GLOBAL_BATCH;
+    golden->options.z_loss = number(golden, "z_coeff");
+    golden->options.index_loss = number(golden, "kl_coeff");
     golden->options.lora_scale = lora ? number(golden, "lora_alpha") / number(golden, "lora_rank") : 0;
     TrainerSettings settings = {.optim = OPTIM_adamw};
     golden->trainer = trainer_new(golden->model, &golden->options, &settings, TENSOR_F64);
@@ -107,18 +116,33 @@ static const Tensor *source_param(void *self, int64_t layer, int param)
     return trainer_param_value(self, layer, param);
 }
 
+/* Fields of the losses beside the main one. */
+static char *loss_fields(const Golden *golden)
+{
+    GString *text = g_string_new(NULL);
+    if (golden->options.aux_loss > 0) {
+        g_string_append_printf(text, ", \"moe\": {\"aux_loss_coeff\": %g, \"aux_loss_scope\": \"global_batch\", \"z_loss_coeff\": %g}",
+                               golden->options.aux_loss, golden->options.z_loss);
+    }
+    if (golden->options.index_loss > 0 && !golden->options.lora) {
+        g_string_append_printf(text, ", \"loss\": {\"index_kl_coeff\": %g}", golden->options.index_loss);
+    }
+    return g_string_free(text, FALSE);
+}
+
 static Plan *world_plan(const World *world, const Golden *golden, const char *config)
 {
     GError *error = NULL;
     int64_t sequences = golden->tokens->dims[1], most = (sequences + world->ranks - 1) / world->ranks;
     gboolean lora = golden->options.lora, muon = g_strcmp0(json_string_value(json_object_get(golden->file, "optimizer")), "muon") == 0;
+    g_autofree char *losses = loss_fields(golden);
     g_autofree char *text = g_strdup_printf(
         "{\"model\": \"%s\", \"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": %d}, \"parallel\": {\"dp_replicate\": %d, \"ep\": %d, "
         "\"fsdp\": {\"reshard_after_forward\": %s}}, \"workload\": {%s \"seq_len\": %d, \"micro_batch\": %d}, \"memory\": {\"recompute\": "
-        "\"%s\"}%s}",
+        "\"%s\"}%s%s}",
         config, world->ranks, world->replicas, world->ep, world->reshard ? "true" : "false",
         lora ? "\"mode\": \"lora\", \"lora\": {\"rank\": 4, \"targets\": [\"attention\", \"shared\", \"experts\"]}," : "",
-        (int)golden->tokens->dims[2], (int)most, world->recompute ? "full" : "none", muon ? ", \"optimizer\": {\"kind\": \"muon\"}" : "");
+        (int)golden->tokens->dims[2], (int)most, world->recompute ? "full" : "none", muon ? ", \"optimizer\": {\"kind\": \"muon\"}" : "", losses);
     g_autoptr(json_t) value = json_loads(text, 0, NULL);
     assert_non_null(value);
     Plan *plan = plan_from_json(value, "golden", NULL, &error);
@@ -152,11 +176,30 @@ static void compare_loads(const Golden *golden, const VirtualRanks *ranks, size_
     }
 }
 
-static void run_steps(const World *world, const Golden *golden, VirtualRanks *ranks)
+/* The sign rule on a layer's selection bias, by the step's loads on all ranks; ranks read the trainer's. */
+static void move_bias(const Golden *golden, const VirtualRanks *ranks, const Graph *graph, int64_t layer)
+{
+    int64_t n = golden->model->n_experts;
+    g_autofree int64_t *sums = g_new0(int64_t, n);
+    for (int64_t r = 0; r < virtual_ranks_n(ranks) && virtual_ranks_loads(ranks, r, layer) != NULL; r++) {
+        for (int64_t e = 0; e < n; e++) {
+            sums[e] += virtual_ranks_loads(ranks, r, layer)[e];
+        }
+    }
+    for (guint p = 0; p < graph->params->len; p++) {
+        if (graph_param(graph, (int)p)->role == PARAM_BUFFER) {
+            Tensor *bias = trainer_param_value(golden->trainer, layer, (int)p);
+            check_int(tensor_numel(bias), n);
+            balance_sign(sums, n, number(golden, "bias_rate"), bias->data);
+        }
+    }
+}
+
+static void run_steps(const Golden *golden, const ModelGraph *graphs, VirtualRanks *ranks)
 {
     GError *error = NULL;
     int64_t sequences = golden->tokens->dims[1], length = golden->tokens->dims[2];
-    size_t n_steps = world->steps > 0 ? (size_t)world->steps : (size_t)number(golden, "steps");
+    size_t n_steps = (size_t)number(golden, "steps");
     virtual_ranks_deal(ranks, sequences);
     for (size_t step = 0; step < n_steps; step++) {
         const int64_t *tokens = golden->tokens->data, *labels = golden->labels->data;
@@ -166,24 +209,69 @@ static void run_steps(const World *world, const Golden *golden, VirtualRanks *ra
         virtual_ranks_step(ranks, tokens + at, labels + at, &loss, &error);
         check_no_error(error);
         check_close(loss, wanted, 1e-8);
+        check_close(virtual_ranks_extra_loss(ranks), curve_at(golden, step, "extra_loss"), 1e-8);
         check_close(virtual_ranks_grad_norm(ranks), curve_at(golden, step, "grad_norm"), 1e-7);
         for (int64_t layer = 0; layer < golden->model->n_layers; layer++) {
             compare_loads(golden, ranks, step, layer);
+            if (number(golden, "bias_rate") > 0) {
+                move_bias(golden, ranks, model_graph_layer(graphs, layer), layer);
+            }
         }
     }
+}
+
+/* Whole parameters put together from the shards go to the trainer, which knows the names of a checkpoint's tensors. */
+static void collect_weights(const Golden *golden, const ModelGraph *graphs, const VirtualRanks *ranks)
+{
+    for (int64_t layer = -1; layer <= graphs->n_layers; layer++) {
+        const Graph *graph = layer < 0                  ? graphs->embedding
+                             : layer < graphs->n_layers ? model_graph_layer(graphs, layer)
+                                                        : graphs->head;
+        for (guint p = 0; p < graph->params->len; p++) {
+            g_autoptr(Tensor) whole = virtual_ranks_param(ranks, VIRTUAL_VALUE, 0, layer, (int)p);
+            Tensor *value = trainer_param_value(golden->trainer, layer, (int)p);
+            for (int64_t i = 0; whole != NULL && i < tensor_numel(value); i++) {
+                tensor_set(value, i, tensor_get(whole, i));
+            }
+        }
+    }
+}
+
+/* The run's last weights; a file of float32 is as exact as that. */
+static void compare_weights(const Golden *golden, const char *folder)
+{
+    GError *error = NULL;
+    g_autofree char *path = g_build_filename(folder, "weights_final.safetensors", NULL);
+    g_autoptr(Safetensors) weights = safetensors_load(path, &error);
+    check_no_error(error);
+    int n = 0;
+    for (int i = 0; i < trainer_n_tensors(golden->trainer); i++) {
+        g_autofree char *name = trainer_tensor_name(golden->trainer, i);
+        g_autoptr(Tensor) wanted = safetensors_get(weights, name, NULL), found = trainer_tensor_value(golden->trainer, i);
+        double worst = 0;
+        for (int64_t k = 0; wanted != NULL && k < tensor_numel(wanted); k++) {
+            worst = fmax(worst, fabs(tensor_get(wanted, k) - tensor_get(found, k)));
+        }
+        if (!(worst <= (wanted != NULL && wanted->type == TENSOR_F32 ? 1e-6 : 1e-8))) {
+            fail_msg("%s ends %.3g off", name, worst);
+        }
+        n += wanted != NULL;
+    }
+    assert_true(n > 0);
+}
+
+/* Where a run lies: in the folder that MOESIM_GOLDEN_DIR names, or among those that are shipped. Caller frees. */
+static char *run_folder(const World *world)
+{
+    const char *more = g_getenv("MOESIM_GOLDEN_DIR");
+    g_autofree char *shipped = check_source_path("models/golden");
+    return g_build_filename(more != NULL ? more : shipped, "train", world->run, NULL);
 }
 
 static void test_world(void **state)
 {
     const World *world = *state;
-    const char *more = g_getenv("MOESIM_GOLDEN_DIR");
-    g_autofree char *shipped = check_source_path("models/golden");
-    g_autofree char *folder = g_build_filename(more != NULL ? more : shipped, "train", world->run, NULL);
-    g_autofree char *config = g_build_filename(folder, "config.json", NULL);
-    if (!g_file_test(config, G_FILE_TEST_EXISTS)) {
-        print_message("# %s: not in %s, name its folder in MOESIM_GOLDEN_DIR\n", world->run, folder);
-        return;
-    }
+    g_autofree char *folder = run_folder(world), *config = g_build_filename(folder, "config.json", NULL);
     Golden golden;
     golden_open(&golden, folder);
     g_autoptr(Plan) plan = world_plan(world, &golden, config);
@@ -201,18 +289,29 @@ static void test_world(void **state)
                                               .momentum = number(&golden, "momentum")},
                                     .clip = number(&golden, "clip")};
     VirtualRanks *ranks = virtual_ranks_new(plan, graphs, programs, &source, &virtual);
-    run_steps(world, &golden, ranks);
+    run_steps(&golden, graphs, ranks);
+    collect_weights(&golden, graphs, ranks);
+    compare_weights(&golden, folder);
     virtual_ranks_free(ranks);
     golden_close(&golden);
 }
 
-int main(void)
+/* An argument is how the names of the runs to be taken begin. */
+int main(int argc, char **argv)
 {
     struct CMUnitTest tests[G_N_ELEMENTS(worlds)] = {{0}};
     char names[G_N_ELEMENTS(worlds)][64];
+    size_t n = 0;
     for (size_t i = 0; i < G_N_ELEMENTS(worlds); i++) {
-        g_snprintf(names[i], sizeof names[i], "%s on %d ranks, EP %d", worlds[i].run, worlds[i].ranks, worlds[i].ep);
-        tests[i] = (struct CMUnitTest){names[i], test_world, NULL, NULL, (void *)(guintptr)&worlds[i]};
+        g_autofree char *folder = run_folder(&worlds[i]);
+        gboolean wanted = argc < 2 || g_str_has_prefix(worlds[i].run, argv[1]), exists = g_file_test(folder, G_FILE_TEST_IS_DIR);
+        if (wanted && !exists) {
+            print_message("# %s: not in %s, name its folder in MOESIM_GOLDEN_DIR\n", worlds[i].run, folder);
+        } else if (wanted) {
+            g_snprintf(names[n], sizeof names[n], "%s on %d ranks, EP %d", worlds[i].run, worlds[i].ranks, worlds[i].ep);
+            tests[n] = (struct CMUnitTest){names[n], test_world, NULL, NULL, (void *)(guintptr)&worlds[i]};
+            n++;
+        }
     }
-    return _cmocka_run_group_tests("golden curves on ranks", tests, G_N_ELEMENTS(worlds), NULL, NULL);
+    return _cmocka_run_group_tests("golden curves on ranks", tests, n, NULL, NULL);
 }
