@@ -106,13 +106,20 @@ typedef struct ModelGraph {
     Graph *vision;     /* or NULL; inputs: pixels, grid, positions of patches; output: rows of the stream */
     gboolean tied;     /* the head's matrix is the embedding's, no parameter of its own */
     int64_t n_layers;
+    gboolean is_variant; /* all but the head is another's */
 } ModelGraph;
 
 ModelGraph *model_graph_new(const Model *model, const BlockOptions *options);
 void model_graph_free(ModelGraph *graph);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(ModelGraph, model_graph_free)
 
-/* Memory that it takes. */
+/*
+ * The graphs of the same model and options with slices of the vocabulary of another width. They share everything with `graph`,
+ * whose loss runs in such slices and which must outlive them.
+ */
+ModelGraph *model_graph_vary(const ModelGraph *graph, int64_t vocab_chunk);
+
+/* Memory that it takes; of a variant what is its own. */
 size_t model_graph_size_bytes(const ModelGraph *graph);
 
 /* Graph of a layer. */

@@ -33,6 +33,25 @@ void graph_free(Graph *graph)
     g_free(graph);
 }
 
+Graph *graph_vary(const Graph *graph)
+{
+    Graph *copy = g_new0(Graph, 1);
+    *copy = *graph;
+    copy->ops = g_array_sized_new(FALSE, TRUE, sizeof(Op), graph->ops->len);
+    g_array_append_vals(copy->ops, graph->ops->data, graph->ops->len);
+    g_array_ref(copy->tensors);
+    g_array_ref(copy->params);
+    g_array_ref(copy->inputs);
+    g_array_ref(copy->outputs);
+    copy->attrs = g_ptr_array_new_with_free_func(g_free);
+    return copy;
+}
+
+gboolean graph_is_variant(const Graph *a, const Graph *b)
+{
+    return a == b || (a != NULL && b != NULL && a->params == b->params);
+}
+
 size_t graph_size_bytes(const Graph *graph)
 {
     enum { ATTR_BYTES = 64, ARRAYS = 6, ARRAY_BYTES = 48 }; /* attributes are small structs of many kinds */

@@ -118,6 +118,15 @@ Graph *graph_new(Dtype compute);
 void graph_free(Graph *graph);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Graph, graph_free)
 
+/*
+ * The same graph with operators of its own: one of them may be given other attributes. Everything else is that of `graph`, which
+ * must outlive it. Free with graph_free.
+ */
+Graph *graph_vary(const Graph *graph);
+
+/* Whether two graphs are one, or such variants: then a parameter of the one is that of the other. */
+gboolean graph_is_variant(const Graph *a, const Graph *b);
+
 /* Memory that it takes. */
 size_t graph_size_bytes(const Graph *graph);
 

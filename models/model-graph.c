@@ -247,7 +247,10 @@ ModelGraph *model_graph_new(const Model *model, const BlockOptions *options)
 
 void model_graph_free(ModelGraph *graph)
 {
-    if (graph != NULL) {
+    if (graph != NULL && graph->is_variant) {
+        graph_free(graph->head);
+        g_free(graph);
+    } else if (graph != NULL) {
         graph_free(graph->embedding);
         graph_free(graph->head);
         graph_free(graph->vision);
@@ -257,8 +260,20 @@ void model_graph_free(ModelGraph *graph)
     }
 }
 
+ModelGraph *model_graph_vary(const ModelGraph *graph, int64_t vocab_chunk)
+{
+    ModelGraph *variant = g_memdup2(graph, sizeof *graph);
+    variant->is_variant = TRUE;
+    variant->head = graph_vary(graph->head);
+    head_loss_set_chunk(variant->head, graph->head_chunk_op, vocab_chunk);
+    return variant;
+}
+
 size_t model_graph_size_bytes(const ModelGraph *graph)
 {
+    if (graph->is_variant) {
+        return sizeof *graph + graph_size_bytes(graph->head);
+    }
     size_t n_bytes = sizeof *graph + (size_t)graph->n_layers * sizeof(int) + graph_size_bytes(graph->embedding) +
                      graph_size_bytes(graph->head) + graph_size_bytes(graph->vision);
     for (guint i = 0; i < graph->kinds->len; i++) {

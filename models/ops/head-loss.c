@@ -163,10 +163,15 @@ gboolean REAL_NAME(head_loss_backward)(const OpRun *run, GError **error)
 }
 
 #if REAL_HAS_CLASS
+static int64_t slice_columns(int64_t vocab_chunk, int64_t vocab)
+{
+    return vocab_chunk > 0 ? MIN(vocab_chunk, vocab) : vocab;
+}
+
 int head_loss_add(Graph *graph, const char *name, int x, int labels, int64_t vocab, int64_t vocab_chunk,
                   const CrossEntropyAttr *attr)
 {
-    HeadLossAttr full = {.loss = *attr, .vocab_chunk = vocab_chunk > 0 ? MIN(vocab_chunk, vocab) : vocab};
+    HeadLossAttr full = {.loss = *attr, .vocab_chunk = slice_columns(vocab_chunk, vocab)};
     int weight =
         graph_add_param(graph, op_name(name, "weight").text, PARAM_HEAD, vocab, graph_tensor(graph, x)->width, 0);
     int loss = graph_add_tensor(graph, op_name(name, "loss").text,
@@ -177,6 +182,17 @@ int head_loss_add(Graph *graph, const char *name, int x, int labels, int64_t voc
     op_param(graph, op, weight);
     op_output(graph, op, loss);
     return loss;
+}
+
+void head_loss_set_chunk(Graph *graph, int op_idx, int64_t vocab_chunk)
+{
+    Op *op = graph_op(graph, op_idx);
+    g_assert(op->kind == OP_head_loss);
+    HeadLossAttr *attr = g_memdup2(op->attr, sizeof *attr);
+    int64_t vocab = graph_param(graph, op->params[0])->dims[0];
+    attr->vocab_chunk = slice_columns(vocab_chunk, vocab);
+    g_ptr_array_add(graph->attrs, attr);
+    op->attr = attr;
 }
 
 /* Sizes of one call. */

@@ -15,3 +15,6 @@
  */
 int head_loss_add(Graph *graph, const char *name, int x, int labels, int64_t vocab, int64_t vocab_chunk,
                   const CrossEntropyAttr *attr);
+
+/* Gives an operator that head_loss_add() added slices of another width, nothing else. */
+void head_loss_set_chunk(Graph *graph, int op, int64_t vocab_chunk);

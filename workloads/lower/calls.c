@@ -23,10 +23,21 @@ GHashTable *segment_table_new(void)
     return g_hash_table_new_full(key_hash, key_equal, g_free, NULL);
 }
 
-/* Layers see nothing of the plan but what the scope compares; heads and losses do. */
-static gboolean is_shared(const Lowering *lowering, const SegmentKey *key)
+/* In what of the cache a segment is known by its key: its lowering sees nothing else of the plan. -1: in no other lowering. */
+static int scope_of(const Lowering *lowering, const SegmentKey *key)
 {
-    return lowering->scope >= 0 && key->what < SEGMENT_CHUNK_FORWARD;
+    return key->what >= SEGMENT_SWAP ? -1 : key->what >= SEGMENT_CHUNK_FORWARD ? lowering->loss_scope : lowering->scope;
+}
+
+/* The graph without slices, or the width of a slice where the segment has the loss in it. */
+SegmentKey lowering_loss_key(const Lowering *lowering, SegmentKind what)
+{
+    const Plan *plan = lowering->plan;
+    gboolean has_loss = what >= SEGMENT_CHUNK_FORWARD || lowering->cut < 0;
+    return (SegmentKey){.what = (gint32)what,
+                        .kind = plan->vocab_chunk > 0,
+                        .event = has_loss ? (gint32)MIN(plan->vocab_chunk, plan->model->vocab) : 0,
+                        .rows = lowering->cut >= 0};
 }
 
 /* Tables are numbered as a plan makes them; to other plans only their content says something. */
@@ -60,7 +71,9 @@ static gint32 retention_number(Lowering *lowering, gint32 id)
 static SegmentKey shared_key(Lowering *lowering, const SegmentKey *key)
 {
     SegmentKey shared = *key;
-    shared.retention = retention_number(lowering, key->retention);
+    if (key->what < SEGMENT_HEAD_FORWARD) {
+        shared.retention = retention_number(lowering, key->retention);
+    }
     return shared;
 }
 
@@ -72,11 +85,12 @@ static void remember(Lowering *lowering, const SegmentKey *key, int segment)
 int lowering_find_segment(Lowering *lowering, const SegmentKey *key)
 {
     int found = GPOINTER_TO_INT(g_hash_table_lookup(lowering->segments, key)) - 1;
-    if (found >= 0 || !is_shared(lowering, key)) {
+    int scope = scope_of(lowering, key);
+    if (found >= 0 || scope < 0) {
         return found;
     }
     SegmentKey shared = shared_key(lowering, key);
-    Segment *segment = lower_cache_get(lowering->cache, lowering->scope, (const gint32 *)&shared);
+    Segment *segment = lower_cache_get(lowering->cache, scope, (const gint32 *)&shared);
     if (segment != NULL) {
         found = program_share_segment(lowering->program, segment);
         remember(lowering, key, found);
@@ -93,9 +107,9 @@ int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char
     }
     lowering->emitter.segment = program_segment(lowering->program, segment);
     lowering->emitter.is_selective = FALSE; /* nothing is left over from the segment before */
-    if (key != NULL && is_shared(lowering, key)) {
+    if (key != NULL && scope_of(lowering, key) >= 0) {
         SegmentKey shared = shared_key(lowering, key);
-        lower_cache_put(lowering->cache, lowering->scope, (const gint32 *)&shared, lowering->emitter.segment);
+        lower_cache_put(lowering->cache, scope_of(lowering, key), (const gint32 *)&shared, lowering->emitter.segment);
     }
     return segment;
 }

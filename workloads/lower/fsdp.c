@@ -106,7 +106,7 @@ int fsdp_group_find(const FsdpGroup *group, const Graph *graph, int param)
 {
     for (guint i = 0; i < group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
-        if (entry->graph == graph && entry->param == param) {
+        if (entry->param == param && graph_is_variant(entry->graph, graph)) {
             return (int)i;
         }
     }

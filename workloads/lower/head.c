@@ -78,13 +78,16 @@ void head_forward_chunk(StepState *state, int64_t chunk)
 {
     Lowering *lowering = state->lowering;
     int64_t tokens = chunk_tokens(lowering, chunk);
-    SegmentKey key = {.what = SEGMENT_CHUNK_FORWARD, .rows = (gint32)tokens};
+    SegmentKey key = lowering_loss_key(lowering, SEGMENT_CHUNK_FORWARD);
+    key.rows = (gint32)tokens;
     int segment = lowering_find_segment(lowering, &key);
     if (segment < 0) {
         RowCounts rows = chunk_rows(lowering, tokens);
         segment = lowering_start_segment(lowering, &key, "loss chunk", lowering->graphs->head);
         LayerPass pass = lowering_pass(lowering, lowering->graphs->head, &rows);
         pass.first_op = lowering->cut;
+        lowering->emitter.phase = PHASE_FORWARD;
+        lowering->emitter.is_backward = FALSE;
         emit_host(&lowering->emitter, 2 * lowering->emitter.device->eager_op_ns); /* slices of rows and labels: views */
         layer_forward(&pass, SAVE_NONE);
         emit_bytes(&lowering->emitter, STREAM_COMPUTE, WORK_ELEMENTWISE, 8, 4, 1, LABEL_LOSS_CHUNK); /* joins the sum of losses */
@@ -93,16 +96,21 @@ void head_forward_chunk(StepState *state, int64_t chunk)
     add_chunk_call(state, segment, chunk);
 }
 
-void head_forward(StepState *state)
+static int forward_segment(StepState *state, int last_flat)
 {
     Lowering *lowering = state->lowering;
     const Graph *head = lowering->graphs->head;
     Emitter *emitter = &lowering->emitter;
-    int segment = lowering_start_segment(lowering, NULL, "head", head);
+    SegmentKey key = lowering_loss_key(lowering, SEGMENT_HEAD_FORWARD);
+    key.has_last_flat = last_flat >= 0;
+    int segment = lowering_find_segment(lowering, &key);
+    if (segment >= 0) {
+        return segment;
+    }
+    segment = lowering_start_segment(lowering, &key, "head", head);
     LayerPass pass = lowering_pass(lowering, head, &lowering->rows[0]);
     emitter->phase = PHASE_FORWARD;
     emitter->is_backward = FALSE;
-    int last_flat = state->last_flat != NULL ? ARG_LAST_FLAT : -1;
     if (lowering->head.group != NULL) {
         fsdp_unshard(emitter, lowering->head.group, ARG_GROUP, ARG_GROUP_TOKEN);
         fsdp_wait(emitter, lowering->head.group, ARG_GROUP, ARG_GROUP_TOKEN, TRUE, last_flat);
@@ -118,7 +126,13 @@ void head_forward(StepState *state)
     if (lowering->cut < 0) {
         emit_loss_sum(emitter);
     }
-    Call *call = add_head_call(state, segment, 0);
+    return segment;
+}
+
+void head_forward(StepState *state)
+{
+    int last_flat = state->last_flat != NULL ? ARG_LAST_FLAT : -1;
+    Call *call = add_head_call(state, forward_segment(state, last_flat), 0);
     if (last_flat >= 0) {
         call->args[ARG_LAST_FLAT] = state->last_flat->buffer;
     }
@@ -201,7 +215,9 @@ static void backward_chunk(StepState *state, int64_t chunk)
     const Graph *head = lowering->graphs->head;
     int64_t tokens = chunk_tokens(lowering, chunk);
     gboolean first = chunk == head_n_chunks(lowering) - 1;
-    SegmentKey key = {.what = SEGMENT_CHUNK_BACKWARD, .rows = (gint32)tokens, .first_micro_batch = first};
+    SegmentKey key = lowering_loss_key(lowering, SEGMENT_CHUNK_BACKWARD);
+    key.rows = (gint32)tokens;
+    key.first_micro_batch = first;
     int segment = lowering_find_segment(lowering, &key);
     if (segment < 0) {
         RowCounts rows = chunk_rows(lowering, tokens);
@@ -240,26 +256,30 @@ void head_end_grads(const Lowering *lowering, const FsdpGroup *group, int head_a
         const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
         if (fsdp_has_grad(graph_param(entry->graph, entry->param))) {
             ret_grads[n] = layer_param_grad(entry->graph, entry->param);
-            ret_grads[n].arg = entry->graph == lowering->graphs->head ? head_arg : ARG_FRAME;
+            ret_grads[n].arg = graph_is_variant(entry->graph, lowering->graphs->head) ? head_arg : ARG_FRAME;
             n++;
         }
     }
 }
 
-void head_backward(StepState *state)
+static int backward_segment(StepState *state, const GroupSite *next)
 {
     Lowering *lowering = state->lowering;
     const Graph *head = lowering->graphs->head;
     Emitter *emitter = &lowering->emitter;
-    const GroupSite *last_layer = &lowering->layers[lowering->graphs->n_layers - 1];
     g_autofree Place *grads = g_new0(Place, head->params->len + 1);
-    for (int64_t chunk = head_n_chunks(lowering) - 1; lowering->cut >= 0 && chunk >= 0; chunk--) {
-        backward_chunk(state, chunk);
+    SegmentKey key = lowering_loss_key(lowering, SEGMENT_HEAD_BACKWARD);
+    key.first_micro_batch = state->micro_batch == 0;
+    int segment = lowering_find_segment(lowering, &key);
+    if (segment >= 0) {
+        return segment;
     }
-    int segment = lowering_start_segment(lowering, NULL, "backward of the head", head);
+    segment = lowering_start_segment(lowering, &key, "backward of the head", head);
     LayerPass pass = lowering_pass(lowering, head, &lowering->rows[0]);
     pass.end_op = lowering->cut > 0 ? lowering->cut : 0;
-    pass.next = pass.reshard ? last_layer->group : NULL;
+    pass.next = next != NULL ? next->group : NULL;
+    emitter->phase = PHASE_BACKWARD;
+    emitter->is_backward = TRUE;
     pass.dying_source = lowering_dying_source(head);
     int cut_tensor = -1;
     if (lowering->cut >= 0) {
@@ -282,10 +302,23 @@ void head_backward(StepState *state)
         head_end_grads(lowering, lowering->head.group, ARG_FRAME, own);
         fsdp_reshard(emitter, lowering->head.group, ARG_GROUP);
         fsdp_reduce(emitter, lowering->head.group, ARG_GROUP, own, -1, state->micro_batch == 0);
-        state->last_reduce = fsdp_leaves_reduce(lowering->head.group) ? &lowering->head : NULL;
     }
-    Call *call = add_head_call(state, segment, 0);
+    return segment;
+}
+
+void head_backward(StepState *state)
+{
+    Lowering *lowering = state->lowering;
+    const GroupSite *last_layer = &lowering->layers[lowering->graphs->n_layers - 1];
+    const GroupSite *next = lowering->plan->reshard_after_forward ? last_layer : NULL;
+    for (int64_t chunk = head_n_chunks(lowering) - 1; lowering->cut >= 0 && chunk >= 0; chunk--) {
+        backward_chunk(state, chunk);
+    }
+    Call *call = add_head_call(state, backward_segment(state, next), 0);
     call->args[ARG_EXPERTS] = lowering->chunk_sums;
     lowering_call_group(call, ARG_NEXT, last_layer);
-    state->ahead = pass.next != NULL ? last_layer : NULL;
+    state->ahead = next;
+    if (lowering->head.group != NULL) {
+        state->last_reduce = fsdp_leaves_reduce(lowering->head.group) ? &lowering->head : NULL;
+    }
 }

@@ -242,7 +242,7 @@ static void collect_grads(const Graph *graph, const FsdpGroup *group, Place *ret
     int64_t n = 0;
     for (guint i = 0; i < group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
-        if (entry->graph == graph && fsdp_has_grad(graph_param(graph, entry->param))) {
+        if (graph_is_variant(entry->graph, graph) && fsdp_has_grad(graph_param(graph, entry->param))) {
             ret_grads[n++] = layer_param_grad(graph, entry->param);
         }
     }

@@ -2,7 +2,7 @@
 
 #include "workloads/lower/clock.h"
 #include "workloads/lower/copies.h"
-#include "workloads/lower/lowering.h"
+#include "workloads/lower/frame.h"
 
 ModelGraph *lower_graphs(const Plan *plan)
 {
@@ -312,30 +312,46 @@ static void swap_at(StepState *state, gint32 at)
     }
 }
 
-static void lower_micro_batch(StepState *state)
+/* Parts of a micro-batch; frame.h says why there are such. */
+static void lower_part(StepState *state, StepPart part)
 {
     Lowering *lowering = state->lowering;
     int64_t n_layers = lowering->graphs->n_layers;
-    gather_root(state);
-    forward_embedding(state);
-    for (int64_t i = 0; i < n_layers; i++) {
-        swap_at(state, retention_before_forward(lowering->retention, i));
-        forward_layer(state, i);
+    switch (part) {
+    case PART_TO_HEAD:
+        gather_root(state);
+        forward_embedding(state);
+        for (int64_t i = 0; i < n_layers; i++) {
+            swap_at(state, retention_before_forward(lowering->retention, i));
+            forward_layer(state, i);
+        }
+        swap_at(state, retention_before_forward(lowering->retention, n_layers));
+        return;
+    case PART_HEAD_FORWARD:
+        head_forward(state);
+        for (int64_t chunk = 0; lowering->cut >= 0 && chunk < head_n_chunks(lowering); chunk++) {
+            head_forward_chunk(state, chunk);
+        }
+        return;
+    case PART_BETWEEN:
+        mark(lowering, PHASE_FORWARD, state->micro_batch);
+        swap_at(state, retention_before_head_backward(lowering->retention));
+        return;
+    case PART_HEAD_BACKWARD:
+        head_backward(state);
+        return;
+    case PART_FROM_HEAD:
+        for (int64_t i = n_layers - 1; i >= 0; i--) {
+            swap_at(state, retention_before_backward(lowering->retention, i));
+            backward_layer(state, i);
+        }
+        backward_embedding(state);
+        mark(lowering, PHASE_BACKWARD, state->micro_batch);
+        return;
+    case N_BATCH_PARTS:
+    default:
+        g_assert_not_reached();
     }
-    swap_at(state, retention_before_forward(lowering->retention, n_layers));
-    head_forward(state);
-    for (int64_t chunk = 0; lowering->cut >= 0 && chunk < head_n_chunks(lowering); chunk++) {
-        head_forward_chunk(state, chunk);
-    }
-    mark(lowering, PHASE_FORWARD, state->micro_batch);
-    swap_at(state, retention_before_head_backward(lowering->retention));
-    head_backward(state);
-    for (int64_t i = n_layers - 1; i >= 0; i--) {
-        swap_at(state, retention_before_backward(lowering->retention, i));
-        backward_layer(state, i);
-    }
-    backward_embedding(state);
-    mark(lowering, PHASE_BACKWARD, state->micro_batch);
 }
 
 int64_t lower_static_bytes(const Program *program)
@@ -347,7 +363,7 @@ int64_t lower_static_bytes(const Program *program)
     return sum;
 }
 
-static void lowering_clear(Lowering *lowering)
+void lowering_clear(Lowering *lowering)
 {
     g_hash_table_unref(lowering->segments);
     g_free(lowering->layers);
@@ -356,6 +372,7 @@ static void lowering_clear(Lowering *lowering)
     g_free(lowering->exchanges);
     g_free(lowering->loads);
     g_free(lowering->swap_tokens);
+    g_free(lowering->frames);
     retention_plan_free(lowering->retention);
     if (lowering->cache == NULL) {
         price_list_free(lowering->emitter.prices);
@@ -363,37 +380,76 @@ static void lowering_clear(Lowering *lowering)
     g_array_unref(lowering->retention_numbers);
 }
 
-static Program *lower(LowerCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank,
-                      gboolean keeps_works)
+/*
+ * Every part of the step; of a frame (or NULL) those that are not the head's are there already. The second micro-batch adds to
+ * gradients that the first made; all later ones are like it.
+ */
+static void lower_parts(StepState *state, const LowerFrame *frame, StepParts *ret_parts)
 {
-    Lowering lowering = {.plan = plan, .graphs = graphs, .routing = routing, .ep_rank = ep_rank, .cut = -1, .cache = cache};
-    g_autofree gint32 *frames = g_new0(gint32, graphs->n_layers);
-    StepState state = {.lowering = &lowering, .frames = frames};
-    int cut_tensor;
+    Lowering *lowering = state->lowering;
+    CallRepeat *repeat = &lowering->program->repeat;
+    const GArray *calls = lowering->program->calls;
+    gboolean repeats = lowering->plan->n_micro_batches > 1;
+    for (int p = 0; p < N_STEP_PARTS; p++) {
+        ret_parts->first[p] = calls->len;
+        ret_parts->states[p] = *state;
+        if (p == N_BATCH_PARTS && repeats) {
+            state->micro_batch = 1;
+            repeat->first = calls->len;
+            repeat->times = lowering->plan->n_micro_batches - 1;
+        }
+        if (frame != NULL && !step_part_is_head(p)) {
+            lower_frame_add_run(frame, p, lowering->program);
+        } else if (p == PART_OPTIMIZER) {
+            lowering_optimizer(lowering);
+        } else if (p < N_BATCH_PARTS || repeats) {
+            StepState own = frame != NULL ? lower_frame_state(frame, p, lowering) : *state;
+            lower_part(&own, (StepPart)(p % N_BATCH_PARTS));
+            *state = own;
+        }
+        repeat->n = repeats && p >= N_BATCH_PARTS && p < PART_OPTIMIZER ? calls->len - repeat->first : repeat->n;
+    }
+    ret_parts->first[N_STEP_PARTS] = calls->len;
+}
+
+/* A lowering that knows nothing yet but where it may look. */
+static Lowering new_lowering(LowerCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
+{
+    Lowering lowering = {.plan = plan, .graphs = graphs, .routing = routing, .ep_rank = ep_rank, .cut = -1, .cache = cache, .scope = -1,
+                         .loss_scope = -1};
     g_assert(!plan_is_open(plan));
     lowering.program = program_new();
     lowering.program->expandable_segments = plan->expandable_segments;
-    lowering.program->keeps_works = keeps_works;
     lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = cache != NULL ? lower_cache_prices(cache, plan) : price_list_new()};
-    lowering.segments = segment_table_new();
-    lowering.scope = cache != NULL && routing == NULL ? lower_cache_scope(cache, plan) : -1; /* loads have no name of their own */
-    lowering.retention = retention_plan_new(plan, graphs);
-    lowering.retention_numbers = g_array_new(FALSE, TRUE, sizeof(gint32));
-    lowering_start(&lowering, frames, &state.head_frame, &state.embedding_frame);
-    if (plan->seq_chunk > 0) {
-        lowering.cut = head_find_cut(graphs->head, &cut_tensor);
+    if (cache != NULL && routing == NULL) { /* loads have no name of their own */
+        lowering.scope = lower_cache_scope(cache, plan);
+        lowering.loss_scope = lower_cache_loss_scope(cache, plan);
     }
-    lower_micro_batch(&state);
-    if (plan->n_micro_batches > 1) {
-        /* the second adds to gradients that the first made; all later ones are like it */
-        state.micro_batch = 1;
-        lowering.program->repeat.first = lowering.program->calls->len;
-        lower_micro_batch(&state);
-        lowering.program->repeat.n = lowering.program->calls->len - lowering.program->repeat.first;
-        lowering.program->repeat.times = plan->n_micro_batches - 1;
+    return lowering;
+}
+
+static void lower_all(Lowering *lowering, StepParts *ret_parts)
+{
+    StepState state = {.lowering = lowering};
+    int cut_tensor;
+    lowering->segments = segment_table_new();
+    lowering->retention = retention_plan_new(lowering->plan, lowering->graphs);
+    lowering->retention_numbers = g_array_new(FALSE, TRUE, sizeof(gint32));
+    lowering_start(lowering, &state.head_frame, &state.embedding_frame);
+    state.frames = lowering->frames;
+    if (lowering->plan->seq_chunk > 0) {
+        lowering->cut = head_find_cut(lowering->graphs->head, &cut_tensor);
     }
-    lowering_optimizer(&lowering);
-    lowering_count_static(&lowering);
+    lower_parts(&state, NULL, ret_parts);
+    lowering_count_static(lowering);
+}
+
+static Program *lower(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank, gboolean keeps_works)
+{
+    StepParts parts;
+    Lowering lowering = new_lowering(NULL, plan, graphs, routing, ep_rank);
+    lowering.program->keeps_works = keeps_works;
+    lower_all(&lowering, &parts);
     clock_settle(lowering.program);
     lowering_clear(&lowering);
     return lowering.program;
@@ -401,15 +457,48 @@ static Program *lower(LowerCache *cache, const Plan *plan, const ModelGraph *gra
 
 Program *lower_plan(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
 {
-    return lower(NULL, plan, graphs, routing, ep_rank, FALSE);
+    return lower(plan, graphs, routing, ep_rank, FALSE);
 }
 
 Program *lower_plan_described(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
 {
-    return lower(NULL, plan, graphs, routing, ep_rank, TRUE);
+    return lower(plan, graphs, routing, ep_rank, TRUE);
+}
+
+/* The program of a plan as its frame has it, which is made from the first plan of its kind. */
+static Program *lower_in_frame(Lowering *lowering)
+{
+    const LowerFrame *frame = lower_frame_find(lowering);
+    Lowering own = *lowering;
+    StepParts parts;
+    if (frame == NULL) {
+        Lowering first = *lowering;
+        lower_all(&first, &parts);
+        frame = lower_frame_keep(&first, &parts);
+        program_free(first.program);
+        own.program = program_new();
+        own.program->expandable_segments = lowering->plan->expandable_segments;
+    }
+    lower_frame_start(frame, &own);
+    StepState state = lower_frame_state(frame, 0, &own);
+    lower_parts(&state, frame, &parts);
+    clock_settle(own.program);
+    g_hash_table_unref(own.segments);
+    return own.program;
 }
 
 Program *lower_plan_cached(LowerCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
 {
-    return lower(cache, plan, graphs, routing, ep_rank, FALSE);
+    StepParts parts;
+    if (cache == NULL) {
+        return lower(plan, graphs, routing, ep_rank, FALSE);
+    }
+    Lowering lowering = new_lowering(cache, plan, graphs, routing, ep_rank);
+    if (lowering.scope >= 0) {
+        return lower_in_frame(&lowering);
+    }
+    lower_all(&lowering, &parts);
+    clock_settle(lowering.program);
+    lowering_clear(&lowering);
+    return lowering.program;
 }

@@ -17,13 +17,22 @@ typedef struct SegmentKey {
     gint32 next; /* identity of the group gathered ahead, -1 = none */
     gint32 retention; /* table */
     gint32 event;     /* of a swap */
-    gint32 rows; /* of a loss chunk */
+    gint32 rows; /* of a loss chunk; of the head: whether its loss runs in chunks */
 } SegmentKey;
 
 G_STATIC_ASSERT(sizeof(SegmentKey) == SEGMENT_KEY_WORDS * sizeof(gint32));
 
-/* Kinds from SEGMENT_CHUNK_FORWARD on depend on how the loss is cut: other plans cannot share them. */
-typedef enum SegmentKind { SEGMENT_FORWARD, SEGMENT_BACKWARD, SEGMENT_CHUNK_FORWARD, SEGMENT_CHUNK_BACKWARD, SEGMENT_SWAP } SegmentKind;
+typedef enum SegmentKind {
+    SEGMENT_FORWARD,
+    SEGMENT_BACKWARD,
+    SEGMENT_HEAD_FORWARD, /* from here on: of the head, which depends on how the loss is cut; see lowering_loss_key() */
+    SEGMENT_HEAD_BACKWARD,
+    SEGMENT_CHUNK_FORWARD, /* from here on: of a chunk of the loss, which sees nothing of shards */
+    SEGMENT_CHUNK_BACKWARD,
+    SEGMENT_SWAP, /* from here on: known to one lowering alone */
+    SEGMENT_GRADS,
+    SEGMENT_GRADS_FREED,
+} SegmentKind;
 
 /* Segments of this lowering by their keys. */
 GHashTable *segment_table_new(void);
@@ -44,14 +53,16 @@ typedef struct Lowering {
     Emitter emitter;
     GHashTable *segments;  /* of this program, by their keys: for look-up alone */
     LowerCache *cache;     /* segments of other programs, or NULL */
-    int scope;             /* in the cache */
+    int scope, loss_scope; /* in the cache */
+    gint32 *frames;        /* [n_layers] */
     GroupSite root, head;  /* head.group NULL: part of the root group */
     GroupSite *layers, *experts; /* [n_layers]; experts[i].group NULL: part of the layer's group */
     RowCounts *rows;       /* [n_layers] */
     AllToAll *exchanges;   /* [n_layers] */
     gint32 *loads;         /* [n_layers] */
     gint32 boundary;       /* first boundary buffer: value and gradient of each */
-    gint32 losses;         /* first loss buffer: value and gradient of each chunk */
+    gint32 losses;         /* first loss buffer: value and gradient of each chunk; the last buffers of the program */
+    gint32 whole_stages;   /* buffers of the rounds of whole matrices (whole.h) */
     gint32 chunk_sums;     /* gradients summed over loss chunks */
     gint32 inputs;         /* token ids and labels: static, no buffer of the program */
     int cut;               /* first operator of the chunked part of the head, or -1 */
@@ -80,8 +91,12 @@ AllToAll lowering_price_exchange(const Lowering *lowering, int table);
 /* Takes n buffers of the program; returns the first. */
 gint32 lowering_take_buffers(Lowering *lowering, int n);
 const Graph *lowering_layer_graph(const Lowering *lowering, int64_t layer);
-/* Lays out groups, frames and boundaries, and counts rows. frames[n_layers] is filled. */
-void lowering_start(Lowering *lowering, gint32 *frames, gint32 *head_frame, gint32 *embedding_frame);
+/* Lays out groups, frames and boundaries, and counts rows. */
+void lowering_start(Lowering *lowering, gint32 *head_frame, gint32 *embedding_frame);
+/* Takes the buffers of the losses. */
+void lowering_take_losses(Lowering *lowering);
+/* Frees what a lowering owns but its program. */
+void lowering_clear(Lowering *lowering);
 /* Every group, root first, then layers with their experts, then the head: the order of the parameters. */
 void lowering_each_group(Lowering *lowering, void (*visit)(Lowering *lowering, const GroupSite *site, void *data), void *data);
 /* What this rank's optimizer holds of a parameter. */
@@ -95,6 +110,8 @@ void lowering_optimizer(Lowering *lowering);
 /* Segment of a key, or -1; start_segment makes one and points the emitter at it. */
 int lowering_find_segment(Lowering *lowering, const SegmentKey *key);
 int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char *name, const Graph *graph);
+/* Key of a segment of the head or of a chunk of the loss: names what of the cut such segments see. */
+SegmentKey lowering_loss_key(const Lowering *lowering, SegmentKind what);
 /* Appends a call; valid until the next one. */
 Call *lowering_add_call(Lowering *lowering, int segment, int64_t layer, int64_t micro_batch);
 void lowering_call_group(Call *call, int arg, const GroupSite *site);

@@ -24,20 +24,25 @@ static void gather_plain_grads(Lowering *lowering, const GroupSite *site, void *
 {
     (void)data;
     if (site->group->n_trainable > 0 && fsdp_is_plain(lowering->plan)) {
-        int segment = lowering_start_segment(lowering, NULL, "gradients", NULL);
-        fsdp_gather_grads(&lowering->emitter, site->group, ARG_GROUP);
+        SegmentKey key = {.what = SEGMENT_GRADS, .kind = site->kind};
+        int segment = lowering_find_segment(lowering, &key);
+        if (segment < 0) {
+            segment = lowering_start_segment(lowering, &key, "gradients", NULL);
+            fsdp_gather_grads(&lowering->emitter, site->group, ARG_GROUP);
+        }
         lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
     }
 }
 
 /* The update of a group's shards, in values, stands where their gradients die. */
-static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *data)
+static int free_shard_segment(Lowering *lowering, const GroupSite *site)
 {
-    (void)data;
-    if (site->group->n_trainable == 0) {
-        return;
+    SegmentKey key = {.what = SEGMENT_GRADS_FREED, .kind = site->kind};
+    int segment = lowering_find_segment(lowering, &key);
+    if (segment >= 0) {
+        return segment;
     }
-    int segment = lowering_start_segment(lowering, NULL, "gradients freed", NULL);
+    segment = lowering_start_segment(lowering, &key, "gradients freed", NULL);
     emit_value(&lowering->emitter, STREAM_COMPUTE, VALUE_UPDATE, -1);
     emit_operand(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
     if (!site->group->resident) {
@@ -46,7 +51,16 @@ static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *da
     if (fsdp_is_plain(lowering->plan)) {
         fsdp_free_grads(&lowering->emitter, site->group, ARG_GROUP);
     }
-    lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
+    return segment;
+}
+
+static void free_shard_grads(Lowering *lowering, const GroupSite *site, void *data)
+{
+    (void)data;
+    if (site->group->n_trainable > 0) {
+        int segment = free_shard_segment(lowering, site);
+        lowering_call_group(lowering_add_call(lowering, segment, -1, 0), ARG_GROUP, site);
+    }
 }
 
 /* Type of a group's gradient shard. */
@@ -296,12 +310,11 @@ static int round_segment(Lowering *lowering, GArray *known, const RoundKey *key)
 static void lower_rounds(Lowering *lowering)
 {
     Program *program = lowering->program;
-    gint32 n = (gint32)program->whole_rounds->len, buffers = 0, tokens = program->n_tokens;
+    gint32 n = (gint32)program->whole_rounds->len, buffers = lowering->whole_stages, tokens = program->n_tokens;
     g_autoptr(GArray) known = g_array_new(FALSE, TRUE, sizeof(RoundSegment));
     if (n == 0) {
         return;
     }
-    buffers = lowering_take_buffers(lowering, N_WHOLE_STAGES * N_WHOLE_BUFFERS);
     program->n_tokens += N_WHOLE_STAGES * N_WHOLE_TOKENS;
     for (gint32 r = -1; r <= n; r++) {
         RoundKey key = {0};

@@ -102,6 +102,7 @@ Program *program_new(void)
     Program *program = g_new0(Program, 1);
     program->segments = g_ptr_array_new_with_free_func(drop_segment);
     program->calls = g_array_new(FALSE, TRUE, sizeof(Call));
+    program->runs = g_array_new(FALSE, TRUE, sizeof(ProgramRun));
     program->sites = g_array_new(FALSE, TRUE, sizeof(ProgramSite));
     program->whole_units = g_array_new(FALSE, TRUE, sizeof(WholeUnit));
     program->whole_rounds = g_array_new(FALSE, TRUE, sizeof(WholeRound));
@@ -116,6 +117,7 @@ void program_free(Program *program)
     }
     g_ptr_array_unref(program->segments);
     g_array_unref(program->calls);
+    g_array_unref(program->runs);
     g_array_unref(program->sites);
     g_array_unref(program->whole_units);
     g_array_unref(program->whole_rounds);

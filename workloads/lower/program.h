@@ -211,6 +211,15 @@ typedef struct CallRepeat {
     int64_t times; /* in all; 0 = there is no such block */
 } CallRepeat;
 
+/*
+ * Calls in a row that other programs have, too. Equal ids: equal calls of equal segments, byte by byte. A run lies inside of the
+ * repeated block or outside of it.
+ */
+typedef struct ProgramRun {
+    guint first, n;
+    guint32 id;
+} ProgramRun;
+
 /* Parameters that are gathered and reduced together, and where their buffers are. */
 typedef struct ProgramSite {
     const struct FsdpGroup *group; /* workloads/lower/fsdp.h; owned by the program */
@@ -228,6 +237,7 @@ typedef struct Program {
     GPtrArray *segments; /* Segment, with a reference */
     GArray *calls;       /* Call; a repeated block stands here once */
     CallRepeat repeat;
+    GArray *runs;        /* ProgramRun: known ones, in the order of the calls */
     GArray *sites;       /* ProgramSite */
     GPtrArray *groups;   /* struct FsdpGroup, owned */
     GArray *whole_units, *whole_rounds; /* WholeUnit, WholeRound: matrices that Muon orthogonalises (whole.h) */

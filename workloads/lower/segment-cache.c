@@ -16,7 +16,20 @@ typedef struct Entry {
     const Plan *plan;
     int scope;
     ModelGraph *graphs;
+    GArray *variants; /* GraphVariant: of the graphs, or NULL */
 } Entry;
+
+/* Graphs whose loss runs in slices of other widths. */
+typedef struct GraphVariant {
+    int64_t vocab_chunk;
+    ModelGraph *graphs; /* the first: those that the entry owns */
+} GraphVariant;
+
+typedef struct FrameEntry {
+    gint32 key[FRAME_KEY_WORDS];
+    void *frame;
+    GDestroyNotify destroy;
+} FrameEntry;
 
 typedef struct SegmentEntry {
     gint32 key[1 + SEGMENT_KEY_WORDS]; /* scope, then the words */
@@ -33,6 +46,7 @@ typedef struct DevicePrices {
 struct LowerCache {
     GHashTable *graphs, *scopes; /* Entry; for look-up alone, like the other table */
     GHashTable *segments;        /* SegmentEntry */
+    GArray *frames;              /* FrameEntry, in the order in which they came */
     Intern *contents;
     GArray *prices;              /* DevicePrices: a sweep has few devices */
     int n_scopes;
@@ -80,6 +94,10 @@ static gboolean segment_key_equal(const void *a, const void *b)
 static void entry_free(void *data)
 {
     Entry *entry = data;
+    for (guint i = 1; entry->variants != NULL && i < entry->variants->len; i++) {
+        model_graph_free(g_array_index(entry->variants, GraphVariant, i).graphs);
+    }
+    g_clear_pointer(&entry->variants, g_array_unref);
     model_graph_free(entry->graphs);
     plan_free((Plan *)(uintptr_t)entry->plan);
     g_free(entry);
@@ -98,6 +116,12 @@ static void device_prices_clear(void *data)
     plan_free((Plan *)(uintptr_t)prices->plan);
 }
 
+static void frame_entry_clear(void *data)
+{
+    FrameEntry *entry = data;
+    entry->destroy(entry->frame);
+}
+
 LowerCache *lower_cache_new(void)
 {
     LowerCache *cache = g_new0(LowerCache, 1);
@@ -108,12 +132,15 @@ LowerCache *lower_cache_new(void)
     cache->prices = g_array_new(FALSE, TRUE, sizeof(DevicePrices));
     g_array_set_clear_func(cache->prices, device_prices_clear);
     cache->uncounted = g_ptr_array_new();
+    cache->frames = g_array_new(FALSE, FALSE, sizeof(FrameEntry));
+    g_array_set_clear_func(cache->frames, frame_entry_clear);
     return cache;
 }
 
 void lower_cache_free(LowerCache *cache)
 {
     if (cache != NULL) {
+        g_array_unref(cache->frames);
         g_hash_table_unref(cache->segments);
         g_hash_table_unref(cache->scopes);
         g_hash_table_unref(cache->graphs);
@@ -166,6 +193,26 @@ static Entry *find_entry(LowerCache *cache, GHashTable *table, const Plan *plan,
     return entry;
 }
 
+/* Those of an entry whose slices of the vocabulary are that wide. */
+static const ModelGraph *find_variant(LowerCache *cache, Entry *entry, int64_t vocab_chunk)
+{
+    GraphVariant variant = {vocab_chunk, entry->graphs};
+    if (entry->variants == NULL) {
+        entry->variants = g_array_new(FALSE, FALSE, sizeof(GraphVariant));
+        g_array_append_val(entry->variants, variant);
+    }
+    for (guint i = 0; i < entry->variants->len; i++) {
+        const GraphVariant *known = &g_array_index(entry->variants, GraphVariant, i);
+        if (known->vocab_chunk == vocab_chunk) {
+            return known->graphs;
+        }
+    }
+    variant.graphs = model_graph_vary(entry->graphs, vocab_chunk);
+    cache->size_bytes += model_graph_size_bytes(variant.graphs);
+    g_array_append_val(entry->variants, variant);
+    return variant.graphs;
+}
+
 const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan)
 {
     PlanKey key;
@@ -178,12 +225,13 @@ const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan)
     key.plan.prefetch = PLAN_PREFETCH_IMPLICIT;
     key.plan.recompute = PLAN_RECOMPUTE_NONE;
     memset(key.plan.keep, 0, sizeof key.plan.keep);
+    key.plan.vocab_chunk = plan->vocab_chunk > 0;
     Entry *entry = find_entry(cache, cache->graphs, plan, &key);
     if (entry->graphs == NULL) {
         entry->graphs = lower_graphs(plan);
         cache->size_bytes += model_graph_size_bytes(entry->graphs);
     }
-    return entry->graphs;
+    return plan->vocab_chunk > 0 ? find_variant(cache, entry, plan->vocab_chunk) : entry->graphs;
 }
 
 PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan)
@@ -210,6 +258,42 @@ int lower_cache_scope(LowerCache *cache, const Plan *plan)
         entry->scope = cache->n_scopes++;
     }
     return entry->scope;
+}
+
+int lower_cache_loss_scope(LowerCache *cache, const Plan *plan)
+{
+    PlanKey key;
+    start_key(plan, &key);
+    key.plan.seq_chunk = key.plan.vocab_chunk = 0;
+    key.plan.dp_replicate = key.plan.dp_shard = key.plan.ep = key.plan.efsdp = -1; /* as no plan has them */
+    key.plan.reshard_after_forward = FALSE;
+    key.plan.prefetch = PLAN_PREFETCH_IMPLICIT;
+    key.plan.recompute = PLAN_RECOMPUTE_NONE;
+    memset(key.plan.keep, 0, sizeof key.plan.keep);
+    Entry *entry = find_entry(cache, cache->scopes, plan, &key);
+    if (entry->scope < 0) {
+        entry->scope = cache->n_scopes++;
+    }
+    return entry->scope;
+}
+
+void *lower_cache_frame(const LowerCache *cache, const gint32 *key)
+{
+    for (guint i = cache->frames->len; i-- > 0;) {
+        const FrameEntry *entry = &g_array_index(cache->frames, FrameEntry, i);
+        if (memcmp(entry->key, key, sizeof entry->key) == 0) {
+            return entry->frame;
+        }
+    }
+    return NULL;
+}
+
+void lower_cache_put_frame(LowerCache *cache, const gint32 *key, void *frame, size_t n_bytes, GDestroyNotify destroy)
+{
+    FrameEntry entry = {.frame = frame, .destroy = destroy};
+    memcpy(entry.key, key, sizeof entry.key);
+    cache->size_bytes += sizeof entry + n_bytes;
+    g_array_append_val(cache->frames, entry);
 }
 
 gint32 lower_cache_number(LowerCache *cache, const void *data, size_t n_bytes)

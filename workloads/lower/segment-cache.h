@@ -33,6 +33,16 @@ PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan);
 /* Number of what the layers of a plan look like when every rank and expert gets the same rows: equal numbers, equal segments. */
 int lower_cache_scope(LowerCache *cache, const Plan *plan);
 
+/* The same of what runs for a chunk of the loss, which sees nothing of shards and of what layers keep. */
+int lower_cache_loss_scope(LowerCache *cache, const Plan *plan);
+
+/*
+ * Frame of a key (lower/frame.h), or NULL; borrowed. put takes it over; n_bytes: the memory that it takes.
+ */
+enum { FRAME_KEY_WORDS = 2 };
+void *lower_cache_frame(const LowerCache *cache, const gint32 *key);
+void lower_cache_put_frame(LowerCache *cache, const gint32 *key, void *frame, size_t n_bytes, GDestroyNotify destroy);
+
 /* Number of some bytes (a multiple of 8): equal bytes, equal numbers, whatever plan they are of. */
 gint32 lower_cache_number(LowerCache *cache, const void *data, size_t n_bytes);
 

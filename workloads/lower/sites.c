@@ -136,7 +136,12 @@ static void count_rows(Lowering *lowering)
     }
 }
 
-void lowering_start(Lowering *lowering, gint32 *frames, gint32 *head_frame, gint32 *embedding_frame)
+void lowering_take_losses(Lowering *lowering)
+{
+    lowering->losses = lowering_take_buffers(lowering, (int)head_n_chunks(lowering) * N_BOUNDARY);
+}
+
+void lowering_start(Lowering *lowering, gint32 *head_frame, gint32 *embedding_frame)
 {
     const ModelGraph *graphs = lowering->graphs;
     lowering->program->n_tokens = N_GLOBAL_TOKENS;
@@ -146,18 +151,20 @@ void lowering_start(Lowering *lowering, gint32 *frames, gint32 *head_frame, gint
     place_layers(lowering);
     count_rows(lowering);
     lowering->swap_tokens = g_new0(gint32, graphs->n_layers);
+    lowering->frames = g_new0(gint32, graphs->n_layers);
     for (int64_t i = 0; i < graphs->n_layers; i++) {
         const Graph *graph = lowering_layer_graph(lowering, i);
         const RetentionPlan *retention = lowering->retention;
         gboolean tiered = retention->has_ddr;
-        frames[i] = lowering_take_buffers(lowering, layer_frame_buffers(graph) + (tiered ? layer_tier_buffers(graph) : 0));
+        lowering->frames[i] = lowering_take_buffers(lowering, layer_frame_buffers(graph) + (tiered ? layer_tier_buffers(graph) : 0));
         lowering->swap_tokens[i] = tiered ? lowering->program->n_tokens : -1;
         lowering->program->n_tokens += tiered ? 2 * graph_n_ops(graph) : 0;
     }
-    lowering->losses = lowering_take_buffers(lowering, (int)head_n_chunks(lowering) * N_BOUNDARY);
+    lowering->whole_stages = lowering_take_buffers(lowering, N_WHOLE_STAGES * N_WHOLE_BUFFERS);
     lowering->chunk_sums = lowering_take_buffers(lowering, CHUNK_PARAMS + 2 * (int)graphs->head->params->len);
     *head_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->head));
     *embedding_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->embedding));
+    lowering_take_losses(lowering);
 }
 
 void lowering_each_group(Lowering *lowering, void (*visit)(Lowering *lowering, const GroupSite *site, void *data), void *data)

@@ -125,7 +125,7 @@ void rank_part_offset(const Plan *plan, const FsdpGroup *group, gint32 i, int64_
 
 static int64_t layer_of_graph(const Rank *rank, const ProgramSite *site, const Graph *graph)
 {
-    return site->layer >= 0 ? site->layer : graph == rank->world->graphs->head ? rank->world->graphs->n_layers : -1;
+    return site->layer >= 0 ? site->layer : graph_is_variant(graph, rank->world->graphs->head) ? rank->world->graphs->n_layers : -1;
 }
 
 /* An empty tensor of a parameter's shape on this rank. */
