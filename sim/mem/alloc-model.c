@@ -1,5 +1,6 @@
 #include "sim/mem/alloc-model.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "sim/base/quantity.h"
@@ -29,6 +30,9 @@ struct AllocModel {
     gboolean expandable;
     gint32 *tails; /* by shelf: last block of the expandable segment, or 0 */
     AllocStats stats;
+    AllocStats stats_marked; /* these as they were at the mark */
+    int64_t next_address_marked;
+    gint32 *tails_marked;
 };
 
 AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes)
@@ -39,6 +43,7 @@ AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes)
     model->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : G_MAXINT64;
     model->next_address = SEGMENT_ROUND;
     model->tails = g_new0(gint32, n_streams * N_POOLS);
+    model->tails_marked = g_new0(gint32, n_streams * N_POOLS);
     block_bins_init(&model->blocks, n_streams * N_POOLS);
     return model;
 }
@@ -50,6 +55,7 @@ void alloc_model_free(AllocModel *model)
     }
     block_bins_clear(&model->blocks);
     g_free(model->tails);
+    g_free(model->tails_marked);
     g_free(model);
 }
 
@@ -60,6 +66,98 @@ void alloc_model_reset(AllocModel *model)
     model->expandable = FALSE;
     memset(model->tails, 0, sizeof *model->tails * (size_t)(model->n_streams * N_POOLS));
     block_bins_reset(&model->blocks);
+}
+
+static size_t tails_bytes(const AllocModel *model)
+{
+    return sizeof *model->tails * (size_t)(model->n_streams * N_POOLS);
+}
+
+void alloc_model_copy(AllocModel *to, const AllocModel *from)
+{
+    g_assert(to->n_streams == from->n_streams);
+    to->capacity_bytes = from->capacity_bytes;
+    to->next_address = from->next_address;
+    to->expandable = from->expandable;
+    to->stats = from->stats;
+    memcpy(to->tails, from->tails, tails_bytes(from));
+    block_bins_copy(&to->blocks, &from->blocks);
+}
+
+void alloc_model_mark(AllocModel *model)
+{
+    model->stats_marked = model->stats;
+    model->next_address_marked = model->next_address;
+    memcpy(model->tails_marked, model->tails, tails_bytes(model));
+    block_bins_mark(&model->blocks);
+}
+
+void alloc_model_rewind(AllocModel *model)
+{
+    model->stats = model->stats_marked;
+    model->next_address = model->next_address_marked;
+    memcpy(model->tails, model->tails_marked, tails_bytes(model));
+    block_bins_rewind(&model->blocks);
+}
+
+/* A block in two words: where, as it was or as it is; size, shelf and use. */
+typedef struct BlockWords {
+    int64_t address, rest;
+} BlockWords;
+
+static void append_words(GArray *words, const Block *block, gboolean was)
+{
+    BlockWords packed = {block->address * 2 + (was ? 0 : 1), block->bytes << 16 | block->shelf << 1 | block->is_used};
+    if (block->bytes > 0) {
+        g_array_append_vals(words, &packed, 2);
+    }
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const BlockWords *x = a, *y = b;
+    return x->address < y->address ? -1 : x->address > y->address;
+}
+
+/* Leaves out the blocks that are as they were: two neighbours in the list. Returns how many words remain. */
+static guint drop_equal(BlockWords *list, guint n)
+{
+    guint kept = 0;
+    for (guint i = 0; i < n; i++) {
+        gboolean is_pair = i + 1 < n && list[i].address % 2 == 0 && list[i + 1].address == list[i].address + 1;
+        if (is_pair && list[i].rest == list[i + 1].rest) {
+            i++;
+        } else {
+            list[kept++] = list[i];
+        }
+    }
+    return 2 * kept;
+}
+
+void alloc_model_append_change(const AllocModel *model, GArray *words)
+{
+    const BlockBins *bins = &model->blocks;
+    int64_t head[] = {model->next_address, model->stats.reserved_bytes, model->stats.reserved_bytes_max};
+    g_array_append_vals(words, head, G_N_ELEMENTS(head));
+    guint first = words->len;
+    for (guint i = 0; i < bins->saved->len; i++) {
+        const SavedBlock *saved = &g_array_index(bins->saved, SavedBlock, i);
+        append_words(words, &saved->block, TRUE);
+        append_words(words, &bins->blocks[saved->idx], FALSE);
+    }
+    for (gint32 idx = bins->n_blocks_marked; idx < bins->n_blocks; idx++) {
+        append_words(words, &bins->blocks[idx], FALSE);
+    }
+    BlockWords *list = (BlockWords *)(void *)&g_array_index(words, int64_t, first);
+    guint n = (words->len - first) / 2;
+    qsort(list, n, sizeof *list, by_address);
+    g_array_set_size(words, first + drop_equal(list, n));
+}
+
+size_t alloc_model_size_bytes(const AllocModel *model)
+{
+    enum { IN_BINS = 2 * sizeof(gint32) }; /* a free block's place in a bin, twice as bins grow by doubling */
+    return sizeof *model + (size_t)model->blocks.n_blocks_max * (sizeof(Block) + IN_BINS);
 }
 
 void alloc_model_make_expandable(AllocModel *model)
@@ -101,7 +199,7 @@ static gint32 grow(AllocModel *model, int shelf, Pool pool, int64_t bytes)
     count_reserved(model, more);
     if (extends) {
         block_bins_take(&model->blocks, shelf, tail_idx);
-        tail->bytes += more;
+        block_bins_edit(&model->blocks, tail_idx)->bytes += more;
         return tail_idx;
     }
     gint32 idx = block_bins_add(&model->blocks);
@@ -114,7 +212,7 @@ static gint32 grow(AllocModel *model, int shelf, Pool pool, int64_t bytes)
     block->before = tail_idx;
     model->stats.n_segments += tail == NULL;
     if (tail != NULL) {
-        tail->after = idx;
+        block_bins_edit(&model->blocks, tail_idx)->after = idx;
     }
     model->tails[shelf] = idx;
     return idx;
@@ -150,7 +248,7 @@ static gint32 add_segment(AllocModel *model, int stream, Pool pool, int64_t byte
 static void split(AllocModel *model, gint32 idx, int64_t bytes)
 {
     gint32 rest_idx = block_bins_add(&model->blocks);
-    Block *block = block_bins_get(&model->blocks, idx), *rest = block_bins_get(&model->blocks, rest_idx);
+    Block *block = block_bins_edit(&model->blocks, idx), *rest = block_bins_get(&model->blocks, rest_idx);
     rest->address = block->address + bytes;
     rest->bytes = block->bytes - bytes;
     rest->shelf = block->shelf;
@@ -158,7 +256,7 @@ static void split(AllocModel *model, gint32 idx, int64_t bytes)
     rest->before = idx;
     rest->after = block->after;
     if (rest->after != 0) {
-        block_bins_get(&model->blocks, rest->after)->before = rest_idx;
+        block_bins_edit(&model->blocks, rest->after)->before = rest_idx;
     }
     block->after = rest_idx;
     block->bytes = bytes;
@@ -203,7 +301,7 @@ AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes)
     if (pool == POOL_SMALL || model->expandable ? rest_bytes >= ROUND : rest_bytes > SMALL_MAX) {
         split(model, idx, rounded_bytes);
     }
-    Block *block = block_bins_get(&model->blocks, idx);
+    Block *block = block_bins_edit(&model->blocks, idx);
     block->is_used = TRUE;
     block->requested_bytes = bytes;
     AllocStats *stats = &model->stats;
@@ -218,12 +316,12 @@ AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes)
 /* A block swallows the one behind it; both are on no shelf. */
 static void swallow(AllocModel *model, gint32 idx, gint32 after_idx)
 {
-    Block *block = block_bins_get(&model->blocks, idx), *after = block_bins_get(&model->blocks, after_idx);
+    Block *block = block_bins_edit(&model->blocks, idx), *after = block_bins_get(&model->blocks, after_idx);
     move_tail(model, block->shelf, after_idx, idx);
     block->bytes += after->bytes;
     block->after = after->after;
     if (block->after != 0) {
-        block_bins_get(&model->blocks, block->after)->before = idx;
+        block_bins_edit(&model->blocks, block->after)->before = idx;
     }
     block_bins_drop(&model->blocks, after_idx);
 }
@@ -233,7 +331,7 @@ void alloc_model_give(AllocModel *model, AllocBlock idx)
     if (idx == ALLOC_NOTHING) {
         return;
     }
-    Block *block = block_bins_get(&model->blocks, idx);
+    Block *block = block_bins_edit(&model->blocks, idx);
     g_assert(block->is_used);
     block->is_used = FALSE;
     model->stats.requested_bytes -= block->requested_bytes;
@@ -251,6 +349,11 @@ void alloc_model_give(AllocModel *model, AllocBlock idx)
         idx = before;
     }
     block_bins_put(&model->blocks, shelf, idx);
+}
+
+int64_t alloc_model_address(const AllocModel *model, AllocBlock block)
+{
+    return block_bins_get(&model->blocks, block)->address;
 }
 
 int64_t alloc_model_block_bytes(const AllocModel *model, AllocBlock block)

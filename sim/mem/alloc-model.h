@@ -51,10 +51,29 @@ void alloc_model_make_expandable(AllocModel *model);
 /* Back to the start: an empty device, nothing counted, segments that do not expand. */
 void alloc_model_reset(AllocModel *model);
 
+/* Makes `to`, of as many streams, the same as `from` (without its mark). */
+void alloc_model_copy(AllocModel *to, const AllocModel *from);
+
+/*
+ * Marks the present; rewind goes back to it, once, at the cost of what has changed since. Blocks in use at the mark keep their
+ * names.
+ */
+void alloc_model_mark(AllocModel *model);
+void alloc_model_rewind(AllocModel *model);
+
+/*
+ * Appends words (int64_t) that say what has changed since the mark: of two futures of one model, equal words mean equal models
+ * but for the names of blocks.
+ */
+void alloc_model_append_change(const AllocModel *model, GArray *words);
+
 AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes);
 
 /* Gives a block back (ALLOC_NOTHING is fine). */
 void alloc_model_give(AllocModel *model, AllocBlock block);
+
+/* Address of a block in use. */
+int64_t alloc_model_address(const AllocModel *model, AllocBlock block);
 
 /* Size of a block in use, as it counts in allocated_bytes. */
 int64_t alloc_model_block_bytes(const AllocModel *model, AllocBlock block);
@@ -69,6 +88,9 @@ void alloc_model_reset_peaks(AllocModel *model);
 
 /* Bytes that a request of that size counts for when it is split off exactly: rounded up to 512. */
 int64_t alloc_model_round(int64_t bytes);
+
+/* Memory that the model takes. */
+size_t alloc_model_size_bytes(const AllocModel *model);
 
 /* Checks the invariants, block by block; NULL, or what is broken. For tests. */
 const char *alloc_model_find_fault(const AllocModel *model);

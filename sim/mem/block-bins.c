@@ -25,6 +25,7 @@ void block_bins_init(BlockBins *bins, int n_shelves)
     *bins = (BlockBins){.n_blocks = 1, .n_blocks_max = BLOCKS_MIN, .n_shelves = n_shelves};
     bins->blocks = g_new0(Block, bins->n_blocks_max);
     bins->shelves = g_new0(Shelf, n_shelves);
+    bins->saved = g_array_new(FALSE, FALSE, sizeof(SavedBlock));
 }
 
 void block_bins_clear(BlockBins *bins)
@@ -41,12 +42,100 @@ void block_bins_clear(BlockBins *bins)
     }
     g_free(bins->shelves);
     g_free(bins->blocks);
+    g_array_unref(bins->saved);
+}
+
+/* The bins of a shelf with their blocks; sizes and hints as they are. */
+static void copy_shelf(Shelf *to, const Shelf *from)
+{
+    for (gint32 i = 0; i < to->n; i++) {
+        g_free(to->bins[i].blocks);
+    }
+    if (to->n_max != from->n_max) {
+        to->bins = g_renew(Bin, to->bins, from->n_max);
+        to->sizes = g_renew(int64_t, to->sizes, from->n_max);
+        to->order = g_renew(gint32, to->order, from->n_max);
+        to->full = g_renew(uint64_t, to->full, from->n_max / 64);
+    }
+    to->n = from->n;
+    to->n_max = from->n_max;
+    memcpy(to->hints, from->hints, sizeof to->hints);
+    if (from->n_max > 0) {
+        memcpy(to->sizes, from->sizes, sizeof *to->sizes * (size_t)from->n);
+        memcpy(to->order, from->order, sizeof *to->order * (size_t)from->n);
+        memcpy(to->full, from->full, sizeof *to->full * (size_t)(from->n_max / 64));
+    }
+    for (gint32 i = 0; i < from->n; i++) {
+        const Bin *bin = &from->bins[i];
+        to->bins[i] = (Bin){.n = bin->n, .n_max = bin->n, .rank = bin->rank};
+        to->bins[i].blocks = g_memdup2(bin->blocks, sizeof *bin->blocks * (size_t)bin->n);
+    }
+}
+
+void block_bins_copy(BlockBins *to, const BlockBins *from)
+{
+    g_assert(to->n_shelves == from->n_shelves);
+    for (int s = 0; s < from->n_shelves; s++) {
+        copy_shelf(&to->shelves[s], &from->shelves[s]);
+    }
+    if (to->n_blocks_max < from->n_blocks) {
+        to->n_blocks_max = from->n_blocks_max;
+        to->blocks = g_renew(Block, to->blocks, to->n_blocks_max);
+    }
+    to->n_blocks = from->n_blocks;
+    to->spare = from->spare;
+    memcpy(to->blocks, from->blocks, sizeof *to->blocks * (size_t)from->n_blocks);
+    /* stamps are those of the other's marks: no mark of this one's may be among them */
+    to->n_marks = MAX(to->n_marks, from->n_marks);
+    to->mark = 0;
+    g_array_set_size(to->saved, 0);
+}
+
+void block_bins_mark(BlockBins *bins)
+{
+    bins->mark = ++bins->n_marks;
+    bins->n_blocks_marked = bins->n_blocks;
+    bins->spare_marked = bins->spare;
+    g_array_set_size(bins->saved, 0);
+}
+
+/* Whether a block stands on its shelf. */
+static gboolean is_shelved(const Block *block)
+{
+    return block->bytes > 0 && !block->is_used;
+}
+
+void block_bins_rewind(BlockBins *bins)
+{
+    for (gint32 idx = bins->n_blocks_marked; idx < bins->n_blocks; idx++) {
+        if (is_shelved(&bins->blocks[idx])) {
+            block_bins_take(bins, bins->blocks[idx].shelf, idx);
+        }
+    }
+    for (guint i = 0; i < bins->saved->len; i++) {
+        gint32 idx = g_array_index(bins->saved, SavedBlock, i).idx;
+        if (is_shelved(&bins->blocks[idx])) {
+            block_bins_take(bins, bins->blocks[idx].shelf, idx);
+        }
+    }
+    bins->n_blocks = bins->n_blocks_marked;
+    bins->spare = bins->spare_marked;
+    bins->mark = 0;
+    for (guint i = 0; i < bins->saved->len; i++) {
+        const SavedBlock *saved = &g_array_index(bins->saved, SavedBlock, i);
+        bins->blocks[saved->idx] = saved->block;
+        if (is_shelved(&saved->block)) {
+            block_bins_put(bins, saved->block.shelf, saved->idx);
+        }
+    }
+    g_array_set_size(bins->saved, 0);
 }
 
 void block_bins_reset(BlockBins *bins)
 {
     bins->n_blocks = 1;
     bins->spare = 0;
+    bins->mark = 0;
     for (int s = 0; s < bins->n_shelves; s++) {
         Shelf *shelf = &bins->shelves[s];
         for (gint32 i = 0; i < shelf->n; i++) {
@@ -67,7 +156,7 @@ gint32 block_bins_add(BlockBins *bins)
 {
     gint32 block = bins->spare;
     if (block != 0) {
-        bins->spare = bins->blocks[block].bin;
+        bins->spare = block_bins_edit(bins, block)->bin;
     } else {
         g_assert(bins->n_blocks < G_MAXINT32 / 2);
         if (bins->n_blocks == bins->n_blocks_max) {
@@ -76,13 +165,14 @@ gint32 block_bins_add(BlockBins *bins)
         }
         block = bins->n_blocks++;
     }
-    bins->blocks[block] = (Block){0};
+    bins->blocks[block] = (Block){.stamp = bins->mark};
     return block;
 }
 
 void block_bins_drop(BlockBins *bins, gint32 block)
 {
-    *block_bins_get(bins, block) = (Block){.bin = bins->spare};
+    Block *dropped = block_bins_edit(bins, block);
+    *dropped = (Block){.bin = bins->spare, .stamp = dropped->stamp};
     bins->spare = block;
 }
 

@@ -20,7 +20,14 @@ typedef struct Block {
     gint16 shelf;
     guint8 pool;
     guint8 is_used;
+    guint32 stamp; /* the last mark that it was changed under */
 } Block;
+
+/* A block as it was at a mark. */
+typedef struct SavedBlock {
+    gint32 idx;
+    Block block;
+} SavedBlock;
 
 typedef struct BlockBins {
     Block *blocks; /* place 0 is not used */
@@ -28,12 +35,25 @@ typedef struct BlockBins {
     gint32 spare; /* first place given back, linked by bin */
     struct Shelf *shelves;
     int n_shelves;
+    guint32 mark, n_marks; /* the mark that is set, 0 = none; marks ever set */
+    gint32 n_blocks_marked, spare_marked;
+    GArray *saved; /* SavedBlock: what has been changed since the mark */
 } BlockBins;
 
 void block_bins_init(BlockBins *bins, int n_shelves);
 void block_bins_clear(BlockBins *bins);
 
-/* Forgets every block. */
+/* Makes `to`, which is initialised with as many shelves, the same as `from`, without its mark. */
+void block_bins_copy(BlockBins *to, const BlockBins *from);
+
+/*
+ * From a mark on, blocks are saved before they change, so that rewind goes back to it: the same blocks in the same places, the
+ * same shelves. It costs what was changed. block_bins_edit() is how a block is changed.
+ */
+void block_bins_mark(BlockBins *bins);
+void block_bins_rewind(BlockBins *bins);
+
+/* Forgets every block, and the mark. */
 void block_bins_reset(BlockBins *bins);
 
 /* A new block, all zero. Pointers to blocks hold until the next call of this. */
@@ -46,6 +66,18 @@ static inline Block *block_bins_get(const BlockBins *bins, gint32 block)
 {
     g_assert(block > 0 && block < bins->n_blocks);
     return &bins->blocks[block];
+}
+
+/* The same for a block that is about to change. */
+static inline Block *block_bins_edit(BlockBins *bins, gint32 block)
+{
+    Block *found = block_bins_get(bins, block);
+    if (found->stamp != bins->mark && bins->mark != 0) {
+        SavedBlock saved = {block, *found};
+        g_array_append_val(bins->saved, saved);
+        found->stamp = bins->mark;
+    }
+    return found;
 }
 
 /* Places ever taken. */

@@ -10,13 +10,18 @@
 #include "workloads/run/session.h"
 #include "workloads/run/step.h"
 
-enum { N_PLANS = 500, N_RESULTS = 120 };
+enum { N_PLANS = 500, N_RESULTS = 240, N_NEIGHBOURS = 4, N_MEMORY = 120 };
 
-/* A random plan, every fourth of many micro-batches, or its neighbour with another cut of the loss. */
-static Plan *make_plan(uint64_t seed, gboolean neighbour, GError **error)
+/* How the loss of a plan's neighbours is cut: as it is, rows, columns, both. */
+static const char *const cuts[] = {"", " loss.seq_chunk=48", " loss.seq_chunk=17", " loss.vocab_chunk=64", " loss.seq_chunk=48 loss.vocab_chunk=640",
+                                   " loss.seq_chunk=96 loss.vocab_chunk=128", " loss.seq_chunk=0 loss.vocab_chunk=0",
+                                   " loss.seq_chunk=17 workload.global_batch=240"};
+
+/* A random plan, every fourth of many micro-batches, with a cut of the loss. */
+static Plan *make_plan(uint64_t seed, const char *cut, GError **error)
 {
     g_autofree char *words = random_plan_words(seed);
-    g_autofree char *more = g_strdup_printf("%s%s", words, neighbour ? " loss.seq_chunk=48" : "");
+    g_autofree char *more = g_strconcat(words, cut, NULL);
     g_autoptr(Plan) plan = plan_of_words(more, error);
     if (plan == NULL || seed % 4 != 1) {
         return g_steal_pointer(&plan);
@@ -51,7 +56,7 @@ static void test_times(void **state)
     int n = 0;
     for (uint64_t seed = 1; n < N_PLANS; seed++) {
         g_autoptr(GError) error = NULL;
-        g_autoptr(Plan) plan = make_plan(seed, seed % 3 == 0, NULL);
+        g_autoptr(Plan) plan = make_plan(seed, cuts[seed % 3 == 0], NULL);
         if (plan == NULL) {
             continue;
         }
@@ -69,6 +74,45 @@ static void test_times(void **state)
     }
 }
 
+static void check_ledger(const Ledger *a, const Ledger *b, const char *words)
+{
+    gboolean same = a->peak_bytes == b->peak_bytes && a->after_forward_bytes == b->after_forward_bytes &&
+                    a->reserved_bytes == b->reserved_bytes && a->rounded_peak_bytes == b->rounded_peak_bytes &&
+                    a->rounded_after_forward_bytes == b->rounded_after_forward_bytes && a->host_peak_bytes == b->host_peak_bytes &&
+                    memcmp(a->at_peak, b->at_peak, sizeof a->at_peak) == 0 && a->peak_phase == b->peak_phase &&
+                    a->peak_layer == b->peak_layer && a->peak_op == b->peak_op && a->peak_segment == b->peak_segment &&
+                    a->peak_call == b->peak_call && a->peak_instr == b->peak_instr;
+    if (!same) {
+        fail_msg("peak %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT ", reserved %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT ", call %d and %d: %s",
+                 a->peak_bytes, b->peak_bytes, a->reserved_bytes, b->reserved_bytes, a->peak_call, b->peak_call, words);
+    }
+}
+
+/* Memory through a memo, plan after plan and once more, is memory walked alone: in segments and in expandable ones. */
+static void test_memory(void **state)
+{
+    (void)state;
+    g_autoptr(LowerCache) lowered = lower_cache_new();
+    g_autoptr(LedgerMemo) memo = ledger_memo_new();
+    for (uint64_t seed = 1; seed <= N_MEMORY; seed++) {
+        g_autofree char *words = random_plan_words(seed);
+        for (size_t i = 0; i < 3 * G_N_ELEMENTS(cuts); i++) {
+            const char *allocator = i % 3 == 1 ? " memory.expandable_segments=true" : "";
+            g_autofree char *all = g_strconcat(words, cuts[i % G_N_ELEMENTS(cuts)], allocator, NULL);
+            g_autoptr(Plan) plan = plan_of_words(all, NULL);
+            if (plan == NULL || routing_is_needed(plan)) {
+                continue;
+            }
+            g_autoptr(GError) error = NULL;
+            g_autoptr(Program) program = lower_plan_cached(lowered, plan, lower_cache_graphs(lowered, plan), NULL, 0);
+            Ledger alone, folded;
+            assert_true(ledger_run(program, 0, &alone, &error));
+            assert_true(ledger_run_memo(memo, program, 0, &folded, &error));
+            check_ledger(&folded, &alone, all);
+        }
+    }
+}
+
 /* Plans with their neighbours, each in turn: through a cache that makes everything anew and compares, and alone. */
 static void test_results(void **state)
 {
@@ -77,9 +121,9 @@ static void test_results(void **state)
     run_cache_verify(cache);
     int n = 0;
     for (uint64_t seed = 1; n < N_RESULTS; seed++) {
-        for (int neighbour = 0; neighbour < 2; neighbour++) {
+        for (uint64_t neighbour = 0; neighbour < N_NEIGHBOURS; neighbour++) {
             g_autoptr(GError) error = NULL;
-            g_autoptr(Plan) plan = make_plan(seed, neighbour, NULL);
+            g_autoptr(Plan) plan = make_plan(seed, cuts[(seed + neighbour) % G_N_ELEMENTS(cuts)], NULL);
             if (plan == NULL) {
                 continue;
             }
@@ -96,6 +140,6 @@ static void test_results(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_times), cmocka_unit_test(test_results)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory), cmocka_unit_test(test_times), cmocka_unit_test(test_results)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,31 +3,8 @@
 #include <string.h>
 
 #include "sim/base/error.h"
-#include "sim/mem/alloc-model.h"
 #include "workloads/lower/layer.h"
-
-/* A buffer that is alive. */
-typedef struct Alive {
-    AllocBlock block; /* ALLOC_NOTHING = not alive */
-    guint8 tag, tier;
-    gboolean alive;
-    int64_t bytes; /* in DDR */
-    int64_t rounded_bytes;
-} Alive;
-
-struct LedgerWalk {
-    const Program *program;
-    Ledger ledger;
-    AllocModel *alloc;
-    Alive *alive; /* by buffer */
-    int64_t current[N_MEM_TAGS];
-    int64_t total, rounded, host;
-    gint32 n_alive; /* buffers */
-    guint call_idx, instr_idx;
-    const Call *call;
-    const Segment *segment;
-    gint32 op;
-};
+#include "workloads/run/ledger-walk.h"
 
 static gboolean walk_fail(const LedgerWalk *walk, const Instr *instr, const char *what, GError **error)
 {
@@ -40,20 +17,32 @@ static gboolean walk_fail(const LedgerWalk *walk, const Instr *instr, const char
     return FALSE;
 }
 
+/* A buffer that is about to change. */
+static inline Alive *edit_alive(LedgerWalk *walk, gint32 buffer)
+{
+    Alive *alive = &walk->alive[buffer];
+    if (alive->stamp != walk->mark && walk->mark != 0) {
+        SavedAlive saved = {buffer, *alive};
+        g_array_append_val(walk->saved, saved);
+        alive->stamp = walk->mark;
+    }
+    return alive;
+}
+
 static void walk_add(LedgerWalk *walk, int tag, int64_t bytes)
 {
-    walk->current[tag] += bytes;
-    walk->total += bytes;
+    walk->held.by_tag[tag] += bytes;
+    walk->held.total += bytes;
 }
 
 static void note_peak(LedgerWalk *walk, const Instr *instr)
 {
     Ledger *ledger = &walk->ledger;
-    if (walk->total <= ledger->peak_bytes) {
+    if (walk->held.total <= ledger->peak_bytes) {
         return;
     }
-    ledger->peak_bytes = walk->total;
-    memcpy(ledger->at_peak, walk->current, sizeof ledger->at_peak);
+    ledger->peak_bytes = walk->held.total;
+    memcpy(ledger->at_peak, walk->held.by_tag, sizeof ledger->at_peak);
     ledger->peak_phase = instr->phase;
     ledger->peak_layer = walk->call->layer;
     ledger->peak_segment = walk->segment;
@@ -63,27 +52,27 @@ static void note_peak(LedgerWalk *walk, const Instr *instr)
 
 static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
 {
-    Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
+    Alive *alive = edit_alive(walk, program_resolve(walk->call, instr->place));
     if (alive->alive) {
         return walk_fail(walk, instr, "allocated while it is alive", error);
     }
     alive->alive = TRUE;
-    walk->n_alive++;
+    walk->held.n_alive++;
     alive->tier = instr->tier;
     if (instr->tier == TIER_VIEW) {
         return TRUE;
     }
     if (instr->tier == TIER_DDR) {
         alive->bytes = instr->bytes;
-        walk->host += instr->bytes;
-        walk->ledger.host_peak_bytes = MAX(walk->ledger.host_peak_bytes, walk->host);
+        walk->held.host += instr->bytes;
+        walk->ledger.host_peak_bytes = MAX(walk->ledger.host_peak_bytes, walk->held.host);
         return TRUE;
     }
     alive->block = alloc_model_take(walk->alloc, instr->stream, MAX(instr->bytes, 1));
     alive->tag = instr->tag;
     alive->rounded_bytes = alloc_model_round(MAX(instr->bytes, 1));
-    walk->rounded += alive->rounded_bytes;
-    walk->ledger.rounded_peak_bytes = MAX(walk->ledger.rounded_peak_bytes, walk->rounded);
+    walk->held.rounded += alive->rounded_bytes;
+    walk->ledger.rounded_peak_bytes = MAX(walk->ledger.rounded_peak_bytes, walk->held.rounded);
     walk_add(walk, alive->tag, alloc_model_block_bytes(walk->alloc, alive->block));
     note_peak(walk, instr);
     return TRUE;
@@ -91,32 +80,34 @@ static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
 
 static gboolean walk_free(LedgerWalk *walk, const Instr *instr, GError **error)
 {
-    Alive *alive = &walk->alive[program_resolve(walk->call, instr->place)];
+    Alive *alive = edit_alive(walk, program_resolve(walk->call, instr->place));
     if (!alive->alive) {
         return walk_fail(walk, instr, "freed while it is not alive", error);
     }
-    walk->n_alive--;
+    walk->held.n_alive--;
     if (alive->tier != TIER_HBM) {
-        walk->host -= alive->bytes;
-        *alive = (Alive){0};
+        walk->held.host -= alive->bytes;
+        *alive = (Alive){.stamp = alive->stamp};
         return TRUE;
     }
     walk_add(walk, alive->tag, -alloc_model_block_bytes(walk->alloc, alive->block));
-    walk->rounded -= alive->rounded_bytes;
+    walk->held.rounded -= alive->rounded_bytes;
     alloc_model_give(walk->alloc, alive->block);
-    *alive = (Alive){0};
+    *alive = (Alive){.stamp = alive->stamp};
     return TRUE;
 }
 
 static gboolean walk_move(LedgerWalk *walk, const Instr *instr, GError **error)
 {
-    Alive *from = &walk->alive[program_resolve(walk->call, instr->place)];
-    Alive *to = &walk->alive[program_resolve(walk->call, instr->to)];
+    Alive *from = edit_alive(walk, program_resolve(walk->call, instr->place));
+    Alive *to = edit_alive(walk, program_resolve(walk->call, instr->to));
     if (!from->alive || to->alive) {
         return walk_fail(walk, instr, "moved while it is not alive, or onto one that is", error);
     }
+    guint32 stamp = to->stamp;
     *to = *from;
-    *from = (Alive){0};
+    to->stamp = stamp;
+    *from = (Alive){.stamp = from->stamp};
     return TRUE;
 }
 
@@ -134,8 +125,8 @@ static gboolean walk_instr(LedgerWalk *walk, const Instr *instr, GError **error)
         return TRUE;
     case INSTR_MARK:
         if (instr->phase == PHASE_FORWARD) {
-            walk->ledger.after_forward_bytes = walk->total;
-            walk->ledger.rounded_after_forward_bytes = walk->rounded;
+            walk->ledger.after_forward_bytes = walk->held.total;
+            walk->ledger.rounded_after_forward_bytes = walk->held.rounded;
         }
         return TRUE;
     case INSTR_COLLECTIVE:
@@ -216,19 +207,19 @@ static inline gboolean walk_item(LedgerWalk *walk, const MemoryItem *item, const
         alive->tier = TIER_HBM;
         alive->tag = item->tag;
         alive->rounded_bytes = item->rounded_bytes;
-        walk->n_alive++;
-        walk->rounded += item->rounded_bytes;
-        walk->ledger.rounded_peak_bytes = MAX(walk->ledger.rounded_peak_bytes, walk->rounded);
+        walk->held.n_alive++;
+        walk->held.rounded += item->rounded_bytes;
+        walk->ledger.rounded_peak_bytes = MAX(walk->ledger.rounded_peak_bytes, walk->held.rounded);
         walk_add(walk, item->tag, alloc_model_block_bytes(walk->alloc, alive->block));
         note_peak(walk, &instrs[item->instr]);
         return TRUE;
     }
     if (item->kind == ITEM_GIVE && alive->alive && alive->tier == TIER_HBM) {
         walk_add(walk, alive->tag, -alloc_model_block_bytes(walk->alloc, alive->block));
-        walk->rounded -= alive->rounded_bytes;
-        walk->n_alive--;
+        walk->held.rounded -= alive->rounded_bytes;
+        walk->held.n_alive--;
         alloc_model_give(walk->alloc, alive->block);
-        *alive = (Alive){0};
+        *alive = (Alive){.stamp = alive->stamp};
         return TRUE;
     }
     return FALSE;
@@ -246,18 +237,18 @@ static gboolean walk_call(LedgerWalk *walk, guint c, GError **error)
         const MemoryItem *item = &view->items[k];
         gint32 first = item->arg == ARG_FRAME ? walk->call->frame : walk->call->args[item->arg];
         walk->instr_idx = (guint)item->instr;
-        gboolean done = item->kind != ITEM_OTHER && walk_item(walk, item, instrs, &walk->alive[first + item->idx]);
+        gboolean done = item->kind != ITEM_OTHER && walk_item(walk, item, instrs, edit_alive(walk, first + item->idx));
         if (!done && !walk_instr(walk, &instrs[item->instr], error)) {
             return FALSE;
         }
     }
+    walk->ledger.reserved_bytes = alloc_model_stats(walk->alloc)->reserved_bytes_max;
     return TRUE;
 }
 
-static gboolean walk_calls(LedgerWalk *walk, GError **error)
+gboolean walk_calls(LedgerWalk *walk, guint first, guint n, GError **error)
 {
-    int64_t n_times = MIN(walk->program->repeat.times, 2), n_done = 0; /* a second time shows that the first left nothing */
-    for (guint c = 0; c < walk->program->calls->len; c = program_next_call(walk->program, c, n_times, &n_done)) {
+    for (guint c = first; c < first + n; c++) {
         if (!walk_call(walk, c, error)) {
             return FALSE;
         }
@@ -285,10 +276,9 @@ static gboolean fail_leak(LedgerWalk *walk, gint32 buffer, GError **error)
     return walk_fail(walk, &leak, "never freed", error);
 }
 
-/* After the step nothing but the static memory may be alive. */
-static gboolean check_all_freed(LedgerWalk *walk, GError **error)
+gboolean walk_check_end(LedgerWalk *walk, GError **error)
 {
-    if (walk->n_alive == 0) {
+    if (walk->held.n_alive == 0) {
         return TRUE;
     }
     for (gint32 b = 0; b < walk->program->n_buffers; b++) {
@@ -299,33 +289,59 @@ static gboolean check_all_freed(LedgerWalk *walk, GError **error)
     return TRUE;
 }
 
-/* Starts a walk over a program; the allocator is empty, no buffer is alive. */
-static void walk_start(LedgerWalk *walk, const Program *program)
+void walk_start_ledger(LedgerWalk *walk)
+{
+    walk->ledger = (Ledger){.peak_bytes = -1, .rounded_peak_bytes = -1, .host_peak_bytes = -1, .after_forward_bytes = -1, .peak_layer = -1,
+                            .peak_op = -1, .peak_call = -1, .peak_instr = -1};
+}
+
+void walk_set_program(LedgerWalk *walk, const Program *program)
+{
+    walk->program = program;
+    if (walk->n_buffers < program->n_buffers) {
+        walk->alive = g_renew(Alive, walk->alive, program->n_buffers);
+        memset(walk->alive + walk->n_buffers, 0, sizeof *walk->alive * (size_t)(program->n_buffers - walk->n_buffers));
+        walk->n_buffers = program->n_buffers;
+    }
+}
+
+void walk_start(LedgerWalk *walk, const Program *program)
 {
     int64_t static_bytes = 0;
-    walk->program = program;
-    walk->op = -1;
-    walk->n_alive = 0;
-    walk->ledger = (Ledger){.peak_layer = -1, .peak_op = -1, .peak_call = -1, .peak_instr = -1};
     for (int i = 0; i < N_MEM_TAGS; i++) {
-        walk->current[i] = program->static_bytes[i];
         static_bytes += program->static_bytes[i];
     }
-    walk->host = walk->ledger.host_peak_bytes = program->host_static_bytes;
-    walk->total = walk->rounded = static_bytes;
+    walk->mark = 0;
+    if (walk->n_buffers > 0) {
+        memset(walk->alive, 0, sizeof *walk->alive * (size_t)walk->n_buffers);
+    }
+    walk_set_program(walk, program);
+    walk->op = -1;
+    walk->held = (HeldBytes){.total = static_bytes, .rounded = static_bytes, .host = program->host_static_bytes};
+    memcpy(walk->held.by_tag, program->static_bytes, sizeof walk->held.by_tag);
+    walk_start_ledger(walk);
     walk->ledger.peak_bytes = walk->ledger.rounded_peak_bytes = static_bytes;
-    memcpy(walk->ledger.at_peak, walk->current, sizeof walk->current);
+    walk->ledger.host_peak_bytes = program->host_static_bytes;
+    memcpy(walk->ledger.at_peak, program->static_bytes, sizeof walk->ledger.at_peak);
+    alloc_model_reset(walk->alloc);
     if (program->expandable_segments) {
         alloc_model_make_expandable(walk->alloc);
     }
     alloc_model_take(walk->alloc, STREAM_COMPUTE, static_bytes);
+    walk->ledger.reserved_bytes = alloc_model_stats(walk->alloc)->reserved_bytes_max;
+}
+
+LedgerWalk *walk_new(void)
+{
+    LedgerWalk *walk = g_new0(LedgerWalk, 1);
+    walk->alloc = alloc_model_new(N_STREAMS, 0);
+    walk->saved = g_array_new(FALSE, FALSE, sizeof(SavedAlive));
+    return walk;
 }
 
 LedgerWalk *ledger_walk_new(const Program *program)
 {
-    LedgerWalk *walk = g_new0(LedgerWalk, 1);
-    walk->alloc = alloc_model_new(N_STREAMS, 0);
-    walk->alive = g_new0(Alive, program->n_buffers);
+    LedgerWalk *walk = walk_new();
     walk_start(walk, program);
     return walk;
 }
@@ -334,36 +350,98 @@ void ledger_walk_free(LedgerWalk *walk)
 {
     if (walk != NULL) {
         alloc_model_free(walk->alloc);
+        g_array_unref(walk->saved);
         g_free(walk->alive);
         g_free(walk);
     }
 }
 
-/* A walk to use again: between programs its allocator may hold anything, its buffers are all dead. */
-struct LedgerMemo {
-    LedgerWalk walk;
-    gint32 n_alive;
-};
-
-LedgerMemo *ledger_memo_new(void)
+size_t walk_size_bytes(const LedgerWalk *walk)
 {
-    LedgerMemo *memo = g_new0(LedgerMemo, 1);
-    memo->walk.alloc = alloc_model_new(N_STREAMS, 0);
-    return memo;
+    return sizeof *walk + sizeof *walk->alive * (size_t)walk->n_buffers + alloc_model_size_bytes(walk->alloc);
 }
 
-void ledger_memo_free(LedgerMemo *memo)
+void walk_copy(LedgerWalk *to, const LedgerWalk *from)
 {
-    if (memo != NULL) {
-        alloc_model_free(memo->walk.alloc);
-        g_free(memo->walk.alive);
-        g_free(memo);
+    if (to->n_buffers < from->n_buffers) {
+        to->alive = g_renew(Alive, to->alive, from->n_buffers);
+        to->n_buffers = from->n_buffers;
     }
+    memcpy(to->alive, from->alive, sizeof *to->alive * (size_t)from->n_buffers);
+    memset(to->alive + from->n_buffers, 0, sizeof *to->alive * (size_t)(to->n_buffers - from->n_buffers));
+    alloc_model_copy(to->alloc, from->alloc);
+    to->held = from->held;
+    to->program = from->program;
+    to->mark = 0;
+    to->n_marks = MAX(to->n_marks, from->n_marks); /* stamps are those of the other's marks */
+    g_array_set_size(to->saved, 0);
+}
+
+void walk_mark(LedgerWalk *walk)
+{
+    walk->mark = ++walk->n_marks;
+    walk->held_marked = walk->held;
+    g_array_set_size(walk->saved, 0);
+    alloc_model_mark(walk->alloc);
+}
+
+void walk_rewind(LedgerWalk *walk)
+{
+    for (guint i = 0; i < walk->saved->len; i++) {
+        const SavedAlive *saved = &g_array_index(walk->saved, SavedAlive, i);
+        walk->alive[saved->buffer] = saved->alive;
+    }
+    walk->mark = 0;
+    walk->held = walk->held_marked;
+    g_array_set_size(walk->saved, 0);
+    alloc_model_rewind(walk->alloc);
+}
+
+static int by_buffer(gconstpointer a, gconstpointer b)
+{
+    gint32 x = ((const SavedAlive *)a)->buffer, y = ((const SavedAlive *)b)->buffer;
+    return x < y ? -1 : x > y;
+}
+
+void walk_append_change(LedgerWalk *walk, GArray *words)
+{
+    alloc_model_append_change(walk->alloc, words);
+    g_array_sort(walk->saved, by_buffer);
+    for (guint i = 0; i < walk->saved->len; i++) {
+        const SavedAlive *saved = &g_array_index(walk->saved, SavedAlive, i);
+        const Alive *alive = &walk->alive[saved->buffer];
+        gboolean in_hbm = alive->alive && alive->tier == TIER_HBM;
+        int64_t entry[] = {(int64_t)saved->buffer << 32 | alive->alive << 16 | alive->tier << 8 | alive->tag,
+                           in_hbm ? alloc_model_address(walk->alloc, alive->block) : 0, alive->bytes, alive->rounded_bytes};
+        if (alive->alive || saved->alive.alive) {
+            g_array_append_vals(words, entry, G_N_ELEMENTS(entry));
+        }
+    }
+}
+
+void ledger_join(Ledger *ledger, const Ledger *next)
+{
+    if (next->peak_bytes > ledger->peak_bytes) {
+        ledger->peak_bytes = next->peak_bytes;
+        memcpy(ledger->at_peak, next->at_peak, sizeof ledger->at_peak);
+        ledger->peak_phase = next->peak_phase;
+        ledger->peak_layer = next->peak_layer;
+        ledger->peak_segment = next->peak_segment;
+        ledger->peak_call = next->peak_call;
+        ledger->peak_instr = next->peak_instr;
+    }
+    if (next->after_forward_bytes >= 0) {
+        ledger->after_forward_bytes = next->after_forward_bytes;
+        ledger->rounded_after_forward_bytes = next->rounded_after_forward_bytes;
+    }
+    ledger->rounded_peak_bytes = MAX(ledger->rounded_peak_bytes, next->rounded_peak_bytes);
+    ledger->host_peak_bytes = MAX(ledger->host_peak_bytes, next->host_peak_bytes);
+    ledger->reserved_bytes = MAX(ledger->reserved_bytes, next->reserved_bytes);
 }
 
 const int64_t *ledger_walk_held(const LedgerWalk *walk)
 {
-    return walk->current;
+    return walk->held.by_tag;
 }
 
 /* The operator that runs next after an instruction of a segment, or -1. */
@@ -378,34 +456,31 @@ static gint32 next_op(const Segment *segment, gint32 instr)
     return -1;
 }
 
-gboolean ledger_run_memo(LedgerMemo *memo, const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
+void ledger_finish(Ledger *ledger, int64_t capacity_bytes)
 {
-    LedgerWalk *walk = &memo->walk;
-    if (memo->n_alive < program->n_buffers) {
-        g_free(walk->alive);
-        memo->n_alive = program->n_buffers;
-        walk->alive = g_new0(Alive, memo->n_alive);
-    }
-    alloc_model_reset(walk->alloc);
-    walk_start(walk, program);
-    if (!walk_calls(walk, error) || !check_all_freed(walk, error)) {
-        memset(walk->alive, 0, sizeof *walk->alive * (size_t)memo->n_alive);
-        return FALSE;
-    }
-    *ret_ledger = walk->ledger;
-    ret_ledger->peak_op = next_op(ret_ledger->peak_segment, ret_ledger->peak_instr);
+    ledger->peak_op = next_op(ledger->peak_segment, ledger->peak_instr);
+    ledger->after_forward_bytes = MAX(ledger->after_forward_bytes, 0);
     /* past the capacity the allocator gives cached memory back and tries again; what is alive it must hold */
-    ret_ledger->reserved_bytes = alloc_model_stats(walk->alloc)->reserved_bytes_max;
-    if (capacity_bytes > 0 && ret_ledger->reserved_bytes > capacity_bytes) {
-        ret_ledger->reserved_bytes = MAX(capacity_bytes, ret_ledger->peak_bytes);
+    if (capacity_bytes > 0 && ledger->reserved_bytes > capacity_bytes) {
+        ledger->reserved_bytes = MAX(capacity_bytes, ledger->peak_bytes);
     }
-    return TRUE;
 }
 
 gboolean ledger_run(const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
 {
-    g_autoptr(LedgerMemo) memo = ledger_memo_new();
-    return ledger_run_memo(memo, program, capacity_bytes, ret_ledger, error);
+    g_autoptr(LedgerWalk) walk = ledger_walk_new(program);
+    int64_t n_times = MIN(program->repeat.times, 2), n_done = 0; /* a second time shows that the first left nothing */
+    for (guint c = 0; c < program->calls->len; c = program_next_call(program, c, n_times, &n_done)) {
+        if (!walk_call(walk, c, error)) {
+            return FALSE;
+        }
+    }
+    if (!walk_check_end(walk, error)) {
+        return FALSE;
+    }
+    *ret_ledger = walk->ledger;
+    ledger_finish(ret_ledger, capacity_bytes);
+    return TRUE;
 }
 
 char *ledger_peak_place(const Ledger *ledger)

@@ -35,11 +35,25 @@ gboolean ledger_walk_instr(LedgerWalk *walk, guint call, guint instr, GError **e
 /* Bytes alive by tag, blocks of the allocator (borrowed). */
 const int64_t *ledger_walk_held(const LedgerWalk *walk);
 
-/* What ledgers of one session reuse. Serves one thread. */
+/*
+ * What ledgers of one session remember for each other. Serves one thread.
+ *
+ * Runs of calls that programs have in common (program.h) are walked once from each moment of memory at which they begin. A
+ * moment is known by its history: the same start, the same runs, and between them parts that left the same changes in the
+ * allocator and among the buffers. Where such a part begins a walk waits, goes through the calls of a program, and is taken
+ * back. So a program costs what its own calls cost, and the runs behind them once for every state that these leave: those of
+ * different loss chunks mostly leave the same one.
+ *
+ * Segments of programs must outlive what is remembered of them.
+ */
 typedef struct LedgerMemo LedgerMemo;
 LedgerMemo *ledger_memo_new(void);
 void ledger_memo_free(LedgerMemo *memo);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(LedgerMemo, ledger_memo_free)
+
+/* Memory that it takes, as far as it grows with the number of programs; forgets everything. */
+size_t ledger_memo_size_bytes(const LedgerMemo *memo);
+void ledger_memo_clear(LedgerMemo *memo);
 
 /*
  * Fills a ledger. capacity_bytes bounds what the allocator may reserve before it gives cached memory back (0 = no bound).

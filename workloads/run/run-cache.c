@@ -32,7 +32,7 @@ void run_cache_verify(RunCache *cache)
 size_t run_cache_size_bytes(RunCache *cache)
 {
     enum { SLOT_BYTES = 64 };
-    return lower_cache_size_bytes(cache->lowered) + step_memo_size_bytes(cache->steps) +
+    return lower_cache_size_bytes(cache->lowered) + step_memo_size_bytes(cache->steps) + ledger_memo_size_bytes(cache->ledgers) +
            g_hash_table_size(cache->facts) * (sizeof(PlanFacts) + SLOT_BYTES);
 }
 
@@ -40,6 +40,7 @@ void run_cache_trim(RunCache *cache)
 {
     if (run_cache_size_bytes(cache) > CACHED_BYTES_MAX) {
         step_memo_clear(cache->steps);
+        ledger_memo_clear(cache->ledgers); /* it names segments of the lowered */
         g_hash_table_remove_all(cache->facts);
         lower_cache_free(cache->lowered);
         cache->lowered = lower_cache_new();

@@ -1,0 +1,84 @@
+/*
+ * Ledger walk: inside of the ledger (ledger.h). A walk stands at a place of a program: an allocator, the buffers that are alive,
+ * sums. What it notes on its way (peaks, who made them) goes to its ledger, which may be started anew at any call.
+ *
+ * A walk can be marked and taken back to the mark, and say in words what has changed since: see alloc-model.h.
+ */
+#pragma once
+
+#include "sim/mem/alloc-model.h"
+#include "workloads/run/ledger.h"
+
+/* A buffer that is alive. */
+typedef struct Alive {
+    AllocBlock block; /* ALLOC_NOTHING = not alive */
+    guint8 tag, tier;
+    guint8 alive;
+    guint32 stamp; /* the last mark that it was changed under */
+    int64_t bytes; /* in DDR */
+    int64_t rounded_bytes;
+} Alive;
+
+/* A buffer as it was at a mark. */
+typedef struct SavedAlive {
+    gint32 buffer;
+    Alive alive;
+} SavedAlive;
+
+/* Bytes alive. */
+typedef struct HeldBytes {
+    int64_t by_tag[N_MEM_TAGS];
+    int64_t total, rounded, host;
+    gint32 n_alive; /* buffers */
+} HeldBytes;
+
+struct LedgerWalk {
+    const Program *program;
+    Ledger ledger;
+    AllocModel *alloc;
+    Alive *alive; /* by buffer */
+    gint32 n_buffers; /* that there is room for */
+    HeldBytes held, held_marked;
+    guint32 mark, n_marks; /* the mark that is set, 0 = none; marks ever set */
+    GArray *saved;         /* SavedAlive: what has been changed since the mark */
+    guint call_idx, instr_idx;
+    const Call *call;
+    const Segment *segment;
+    gint32 op;
+};
+
+/* A walk without a place, with room for no buffer. Free with ledger_walk_free(). */
+LedgerWalk *walk_new(void);
+
+/* The start of a program, from which on its static memory is held; the allocator is empty. */
+void walk_start(LedgerWalk *walk, const Program *program);
+
+/* Goes on with a program that has the same buffers here, and maybe more of them. */
+void walk_set_program(LedgerWalk *walk, const Program *program);
+
+/* Whatever is noted next is higher than what was noted before: nothing. */
+void walk_start_ledger(LedgerWalk *walk);
+
+/* Calls first … first + n - 1, each once. FALSE with the place when the program uses a buffer wrongly. */
+gboolean walk_calls(LedgerWalk *walk, guint first, guint n, GError **error);
+
+/* After the step nothing but the static memory may be alive. */
+gboolean walk_check_end(LedgerWalk *walk, GError **error);
+
+/* Ends a ledger whose peak is known: names its operator, and bounds what the allocator reserves as ledger_run() says. */
+void ledger_finish(Ledger *ledger, int64_t capacity_bytes);
+
+/* What the walk has noted, after what was noted in *ledger. */
+void ledger_join(Ledger *ledger, const Ledger *next);
+
+/* Makes `to` stand where `from` does. */
+void walk_copy(LedgerWalk *to, const LedgerWalk *from);
+
+void walk_mark(LedgerWalk *walk);
+void walk_rewind(LedgerWalk *walk);
+
+/* Appends words (int64_t) that say what has changed since the mark: equal words, equal walks from here on. */
+void walk_append_change(LedgerWalk *walk, GArray *words);
+
+/* Memory that a walk takes. */
+size_t walk_size_bytes(const LedgerWalk *walk);
