@@ -20,6 +20,8 @@ typedef struct World {
     const char *run;
     int ranks, replicas, ep;
     gboolean reshard, recompute;
+    const char *dispatch; /* NULL: all to all */
+    gboolean selective;   /* recompute what is no product, exchange or attention */
 } World;
 
 static const World worlds[] = {
@@ -31,7 +33,9 @@ static const World worlds[] = {
     {"mixtral-tiny", 1, 1, 1, TRUE, FALSE},   {"mixtral-tiny", 2, 1, 2, TRUE, FALSE},
     {"mixtral-tiny", 2, 2, 1, TRUE, TRUE},    {"mixtral-tiny", 4, 2, 2, FALSE, TRUE},
     {"mixtral-tiny", 8, 1, 8, TRUE, FALSE},   {"mixtral-tiny", 8, 2, 2, TRUE, TRUE},
+    {"mixtral-tiny", 4, 1, 4, TRUE, FALSE, "deepep", TRUE}, {"mixtral-tiny", 8, 2, 4, FALSE, FALSE, "all_gather", TRUE},
     {"k3-mini", 1, 1, 1, TRUE, FALSE},        {"k3-mini", 2, 1, 2, TRUE, FALSE},
+    {"k3-mini", 4, 1, 4, TRUE, FALSE, "deepep", TRUE},
     {"k3-mini", 4, 2, 2, FALSE, TRUE},        {"k3-mini", 8, 1, 4, TRUE, TRUE},
 };
 
@@ -116,13 +120,16 @@ static const Tensor *source_param(void *self, int64_t layer, int param)
     return trainer_param_value(self, layer, param);
 }
 
-/* Fields of the losses beside the main one. */
-static char *loss_fields(const Golden *golden)
+/* Fields of the losses beside the main one, and of the exchange. */
+static char *layer_fields(const World *world, const Golden *golden)
 {
     GString *text = g_string_new(NULL);
+    const char *dispatch = world->dispatch != NULL ? world->dispatch : "all_to_all";
     if (golden->options.aux_loss > 0) {
-        g_string_append_printf(text, ", \"moe\": {\"aux_loss_coeff\": %g, \"aux_loss_scope\": \"global_batch\", \"z_loss_coeff\": %g}",
-                               golden->options.aux_loss, golden->options.z_loss);
+        g_string_append_printf(text, ", \"moe\": {\"dispatch\": \"%s\", \"aux_loss_coeff\": %g, \"aux_loss_scope\": \"global_batch\", "
+                               "\"z_loss_coeff\": %g}", dispatch, golden->options.aux_loss, golden->options.z_loss);
+    } else if (golden->model->n_experts > 0) {
+        g_string_append_printf(text, ", \"moe\": {\"dispatch\": \"%s\"}", dispatch);
     }
     if (golden->options.index_loss > 0 && !golden->options.lora) {
         g_string_append_printf(text, ", \"loss\": {\"index_kl_coeff\": %g}", golden->options.index_loss);
@@ -135,14 +142,14 @@ static Plan *world_plan(const World *world, const Golden *golden, const char *co
     GError *error = NULL;
     int64_t sequences = golden->tokens->dims[1], most = (sequences + world->ranks - 1) / world->ranks;
     gboolean lora = golden->options.lora, muon = g_strcmp0(json_string_value(json_object_get(golden->file, "optimizer")), "muon") == 0;
-    g_autofree char *losses = loss_fields(golden);
+    g_autofree char *losses = layer_fields(world, golden);
     g_autofree char *text = g_strdup_printf(
         "{\"model\": \"%s\", \"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": %d}, \"parallel\": {\"dp_replicate\": %d, \"ep\": %d, "
         "\"fsdp\": {\"reshard_after_forward\": %s}}, \"workload\": {%s \"seq_len\": %d, \"micro_batch\": %d}, \"memory\": {\"recompute\": "
         "\"%s\"}%s%s}",
         config, world->ranks, world->replicas, world->ep, world->reshard ? "true" : "false",
         lora ? "\"mode\": \"lora\", \"lora\": {\"rank\": 4, \"targets\": [\"attention\", \"shared\", \"experts\"]}," : "",
-        (int)golden->tokens->dims[2], (int)most, world->recompute ? "full" : "none", muon ? ", \"optimizer\": {\"kind\": \"muon\"}" : "", losses);
+        (int)golden->tokens->dims[2], (int)most, world->selective ? "selective" : world->recompute ? "full" : "none", muon ? ", \"optimizer\": {\"kind\": \"muon\"}" : "", losses);
     g_autoptr(json_t) value = json_loads(text, 0, NULL);
     assert_non_null(value);
     Plan *plan = plan_from_json(value, "golden", NULL, &error);
@@ -277,6 +284,8 @@ static void test_world(void **state)
     g_autoptr(Plan) plan = world_plan(world, &golden, config);
     BlockOptions options = golden.options;
     options.ep_size = world->ep;
+    options.token_dispatch = plan_sends_tokens(plan);
+    options.dispatch_to_all = plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER;
     g_autoptr(ModelGraph) graphs = model_graph_new(golden.model, &options);
     g_autoptr(Program) program = lower_plan(plan, graphs, NULL, 0);
     g_autofree Program **programs = g_new0(Program *, world->ranks);

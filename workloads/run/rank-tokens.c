@@ -2,7 +2,8 @@
  * Token exchanges between virtual ranks: each token goes once to every rank that has one of its kept choices, or to all
  * ranks; what comes back is added up by token.
  *
- * What arrives at a rank stands by source, then by token. Sums run in the order of the members.
+ * What arrives at a rank stands by source, then by token; sources may have different numbers of tokens. Sums run in the order of
+ * the members.
  */
 #include <string.h>
 
@@ -48,15 +49,16 @@ static void mark_source(const RankAt *at, int64_t n, const Tensor *order, gboole
 gboolean rank_token_ids(const RankAt *ats, int64_t n, GError **error)
 {
     const Op *op = graph_op(ats->segment->graph, ats->instr->op);
-    int64_t tokens = n_tokens(ats);
     g_autoptr(GPtrArray) locals = g_ptr_array_new_with_free_func(g_free);
-    int64_t k = 0;
+    int64_t k = 0, all_tokens = 0;
     for (int64_t source = 0; source < n; source++) {
         const Tensor *order = rank_read(&ats[source], rank_operand(&ats[source], 1), error);
         if (order == NULL) {
             return FALSE;
         }
+        int64_t tokens = n_tokens(&ats[source]);
         k = order->dims[1];
+        all_tokens += tokens;
         int64_t *local = g_new(int64_t, n * tokens * k);
         g_ptr_array_add(locals, local);
         mark_source(&ats[source], n, order, token_dispatch_to_all(op), local);
@@ -64,9 +66,10 @@ gboolean rank_token_ids(const RankAt *ats, int64_t n, GError **error)
     for (int64_t member = 0; member < n; member++) {
         RankRouting *routing = routing_of(&ats[member]);
         tensor_free(routing->choices);
-        routing->choices = tensor_new_2d(TENSOR_I64, n * tokens, k);
+        routing->choices = tensor_new_2d(TENSOR_I64, all_tokens, k);
         routing->arrived_tokens = 0;
         for (int64_t source = 0; source < n; source++) {
+            int64_t tokens = n_tokens(&ats[source]);
             const int64_t *sent_to = (const int64_t *)routing_of(&ats[source])->sent_to->data + member * tokens;
             const int64_t *local = (const int64_t *)g_ptr_array_index(locals, source) + member * tokens * k;
             for (int64_t t = 0; t < tokens; t++) {
@@ -94,10 +97,11 @@ static void move_row(double *there, double *own, int64_t width, gboolean back)
 
 static void move_rows(const RankAt *ats, int64_t n, Tensor *const *own, Tensor *const *arrived, gboolean back)
 {
-    int64_t width = own[0]->dims[1], tokens = own[0]->dims[0];
+    int64_t width = own[0]->dims[1];
     for (int64_t member = 0; member < n; member++) {
         double *there = arrived[member]->data;
         for (int64_t source = 0; source < n; source++) {
+            int64_t tokens = own[source]->dims[0];
             const int64_t *sent_to = (const int64_t *)routing_of(&ats[source])->sent_to->data + member * tokens;
             for (int64_t t = 0; t < tokens; t++) {
                 if (sent_to[t] != 0) {
