@@ -123,8 +123,24 @@ static void test_defaults(void **state)
     }
 }
 
+/* What is not sharded lies alike on all ranks, however their number is written. */
+static void test_replicas(void **state)
+{
+    (void)state;
+    for (int64_t replicas = 1; replicas <= 8; replicas *= 2) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *words = g_strdup_printf(BASE "parallel.sharding=none precision.parameters=bf16 parallel.ep=4 parallel.dp_replicate=%d",
+                                                 (int)replicas);
+        g_autoptr(Plan) plan = plan_of_words(words, &error);
+        check_no_error(error);
+        check_int(plan->dp_replicate, 1);
+        check_int(plan->dp_shard, 8);
+        check_int(plan->efsdp, 2);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_defaults)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_defaults), cmocka_unit_test(test_replicas)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,15 @@ static void check_ranks(Plan *plan, JsonObject *root)
     }
 }
 
+/* Where nothing is sharded, replicas and shards are one thing: ranks that hold the same, and one all-reduce sums over all of them. */
+static void merge_replicas(Plan *plan)
+{
+    if (plan->sharding == PLAN_SHARDING_NONE) {
+        plan->dp_shard *= plan->dp_replicate;
+        plan->dp_replicate = 1;
+    }
+}
+
 /* The legal degree nearest to the one asked for: divides both numbers. */
 static int64_t nearest_divisor(int64_t wanted, int64_t a, int64_t b)
 {
@@ -311,6 +320,7 @@ void plan_check(Plan *plan, JsonObject *root)
     }
     check_ranks(plan, root);
     if (json_object_ok(root)) {
+        merge_replicas(plan);
         check_experts(plan, root);
         check_batch(plan, root);
         check_loss(plan, root);
