@@ -81,6 +81,7 @@ typedef struct Device {
     SimTime checkpoint_ns;           /* extra host time per checkpointed region, each time that it runs … */
     SimTime checkpoint_tensor_ns;    /* … and per tensor that its operators hand to be kept */
     SimTime fsdp_group_ns;           /* host time of one FSDP unshard, wait, reshard or reduce call */
+    double fsdp_copy_in_bytes_per_s; /* of one shard of a group's gradients: host work before they are copied into one buffer; 0 = none */
     SimTime host_sync_ns;            /* host time of one synchronisation after the device is done */
     SimTime optimizer_launch_ns;     /* host time per optimizer launch */
     double host_update_bytes_per_s; /* DDR traffic of an optimizer step on the host cores of one GPU, copies included; 0 = unknown */

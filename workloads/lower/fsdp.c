@@ -442,6 +442,12 @@ void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int 
     }
 }
 
+/* torch's chunk_cat tells each block of its kernel where it reads: the host fills a table as long as one shard has blocks. */
+static SimTime copy_in_host_ns(const Device *device, int64_t shard_bytes)
+{
+    return device->fsdp_copy_in_bytes_per_s > 0 ? quantity_ns((double)shard_bytes / device->fsdp_copy_in_bytes_per_s) : 0;
+}
+
 void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, int last_reduce, gboolean first)
 {
     const Plan *plan = emitter->plan;
@@ -458,7 +464,7 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
         keep_grads(emitter, group, arg, grads, first);
         return;
     }
-    emit_host(emitter, emitter->device->fsdp_group_ns);
+    emit_host(emitter, emitter->device->fsdp_group_ns + copy_in_host_ns(emitter->device, shard));
     if (last_reduce >= 0) {
         fsdp_release_reduce(emitter, last_reduce);
     }
