@@ -22,21 +22,35 @@ typedef struct World {
     gboolean reshard, recompute;
     const char *dispatch; /* NULL: all to all */
     gboolean selective;   /* recompute what is no product, exchange or attention */
+    gboolean accumulates; /* a sequence after the other: as many micro-batches as sequences fall to a rank */
 } World;
 
 static const World worlds[] = {
-    {"llama-tiny", 1, 1, 1, TRUE, FALSE},     {"llama-tiny", 2, 1, 1, TRUE, FALSE},
-    {"llama-tiny", 4, 2, 1, FALSE, TRUE},     {"llama-tiny", 8, 1, 1, TRUE, TRUE},
-    {"llama-tiny-muon", 2, 1, 1, TRUE, FALSE}, {"llama-tiny-muon", 8, 2, 1, TRUE, TRUE},
-    {"k3-mini-lora", 2, 1, 2, TRUE, FALSE},   {"k3-mini-lora", 4, 2, 2, FALSE, TRUE},
+    {"llama-tiny", 1, 1, 1, TRUE, FALSE},
+    {"llama-tiny", 1, 1, 1, TRUE, TRUE, .accumulates = TRUE},
+    {"llama-tiny", 2, 1, 1, TRUE, FALSE},
+    {"llama-tiny", 3, 1, 1, FALSE, FALSE, .accumulates = TRUE},
+    {"llama-tiny", 4, 2, 1, FALSE, TRUE},
+    {"llama-tiny", 8, 1, 1, TRUE, TRUE},
+    {"llama-tiny-muon", 2, 1, 1, TRUE, FALSE},
+    {"llama-tiny-muon", 8, 2, 1, TRUE, TRUE},
+    {"mixtral-tiny", 1, 1, 1, TRUE, FALSE},
+    {"mixtral-tiny", 2, 1, 2, TRUE, FALSE},
+    {"mixtral-tiny", 2, 2, 1, TRUE, TRUE},
+    {"mixtral-tiny", 4, 2, 2, FALSE, TRUE},
+    {"mixtral-tiny", 4, 1, 4, TRUE, FALSE, .dispatch = "deepep", .selective = TRUE},
+    {"mixtral-tiny", 8, 1, 8, TRUE, FALSE},
+    {"mixtral-tiny", 8, 2, 2, TRUE, TRUE},
+    {"mixtral-tiny", 8, 2, 4, FALSE, FALSE, .dispatch = "all_gather", .selective = TRUE},
+    {"k3-mini-lora", 2, 1, 2, TRUE, FALSE},
+    {"k3-mini-lora", 4, 2, 2, FALSE, TRUE},
     {"k3-mini-lora", 8, 1, 4, TRUE, TRUE},
-    {"mixtral-tiny", 1, 1, 1, TRUE, FALSE},   {"mixtral-tiny", 2, 1, 2, TRUE, FALSE},
-    {"mixtral-tiny", 2, 2, 1, TRUE, TRUE},    {"mixtral-tiny", 4, 2, 2, FALSE, TRUE},
-    {"mixtral-tiny", 8, 1, 8, TRUE, FALSE},   {"mixtral-tiny", 8, 2, 2, TRUE, TRUE},
-    {"mixtral-tiny", 4, 1, 4, TRUE, FALSE, "deepep", TRUE}, {"mixtral-tiny", 8, 2, 4, FALSE, FALSE, "all_gather", TRUE},
-    {"k3-mini", 1, 1, 1, TRUE, FALSE},        {"k3-mini", 2, 1, 2, TRUE, FALSE},
-    {"k3-mini", 4, 1, 4, TRUE, FALSE, "deepep", TRUE},
-    {"k3-mini", 4, 2, 2, FALSE, TRUE},        {"k3-mini", 8, 1, 4, TRUE, TRUE},
+    {"k3-mini", 1, 1, 1, TRUE, FALSE},
+    {"k3-mini", 1, 1, 1, TRUE, FALSE, .accumulates = TRUE},
+    {"k3-mini", 2, 1, 2, TRUE, FALSE},
+    {"k3-mini", 4, 2, 2, FALSE, TRUE},
+    {"k3-mini", 4, 1, 4, TRUE, FALSE, .dispatch = "deepep", .selective = TRUE},
+    {"k3-mini", 8, 1, 4, TRUE, TRUE},
 };
 
 /* What a run is made of. */
@@ -141,15 +155,16 @@ static Plan *world_plan(const World *world, const Golden *golden, const char *co
 {
     GError *error = NULL;
     int64_t sequences = golden->tokens->dims[1], most = (sequences + world->ranks - 1) / world->ranks;
+    int64_t micro_batch = world->accumulates ? 1 : most;
     gboolean lora = golden->options.lora, muon = g_strcmp0(json_string_value(json_object_get(golden->file, "optimizer")), "muon") == 0;
     g_autofree char *losses = layer_fields(world, golden);
     g_autofree char *text = g_strdup_printf(
         "{\"model\": \"%s\", \"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": %d}, \"parallel\": {\"dp_replicate\": %d, \"ep\": %d, "
-        "\"fsdp\": {\"reshard_after_forward\": %s}}, \"workload\": {%s \"seq_len\": %d, \"micro_batch\": %d}, \"memory\": {\"recompute\": "
+        "\"fsdp\": {\"reshard_after_forward\": %s}}, \"workload\": {%s \"seq_len\": %d, \"micro_batch\": %d, \"global_batch\": %d}, \"memory\": {\"recompute\": "
         "\"%s\"}%s%s}",
         config, world->ranks, world->replicas, world->ep, world->reshard ? "true" : "false",
         lora ? "\"mode\": \"lora\", \"lora\": {\"rank\": 4, \"targets\": [\"attention\", \"shared\", \"experts\"]}," : "",
-        (int)golden->tokens->dims[2], (int)most, world->selective ? "selective" : world->recompute ? "full" : "none", muon ? ", \"optimizer\": {\"kind\": \"muon\"}" : "", losses);
+        (int)golden->tokens->dims[2], (int)micro_batch, (int)(most * world->ranks), world->selective ? "selective" : world->recompute ? "full" : "none", muon ? ", \"optimizer\": {\"kind\": \"muon\"}" : "", losses);
     g_autoptr(json_t) value = json_loads(text, 0, NULL);
     assert_non_null(value);
     Plan *plan = plan_from_json(value, "golden", NULL, &error);
@@ -202,12 +217,14 @@ static void move_bias(const Golden *golden, const VirtualRanks *ranks, const Gra
     }
 }
 
-static void run_steps(const Golden *golden, const ModelGraph *graphs, VirtualRanks *ranks)
+static void run_steps(const World *world, const Golden *golden, const ModelGraph *graphs, VirtualRanks *ranks)
 {
     GError *error = NULL;
     int64_t sequences = golden->tokens->dims[1], length = golden->tokens->dims[2];
     size_t n_steps = (size_t)number(golden, "steps");
-    virtual_ranks_deal(ranks, sequences);
+    if (!world->accumulates) {
+        virtual_ranks_deal(ranks, sequences);
+    }
     for (size_t step = 0; step < n_steps; step++) {
         const int64_t *tokens = golden->tokens->data, *labels = golden->labels->data;
         int64_t at = (int64_t)step * sequences * length;
@@ -298,7 +315,7 @@ static void test_world(void **state)
                                               .momentum = number(&golden, "momentum")},
                                     .clip = number(&golden, "clip")};
     VirtualRanks *ranks = virtual_ranks_new(plan, graphs, programs, &source, &virtual);
-    run_steps(&golden, graphs, ranks);
+    run_steps(world, &golden, graphs, ranks);
     collect_weights(&golden, graphs, ranks);
     compare_weights(&golden, folder);
     virtual_ranks_free(ranks);
@@ -317,7 +334,9 @@ int main(int argc, char **argv)
         if (wanted && !exists) {
             print_message("# %s: not in %s, name its folder in MOESIM_GOLDEN_DIR\n", worlds[i].run, folder);
         } else if (wanted) {
-            g_snprintf(names[n], sizeof names[n], "%s on %d ranks, EP %d", worlds[i].run, worlds[i].ranks, worlds[i].ep);
+            g_snprintf(names[n], sizeof names[n], "%s on %d ranks, EP %d%s%s%s", worlds[i].run, worlds[i].ranks, worlds[i].ep,
+                       worlds[i].dispatch != NULL ? ", " : "", worlds[i].dispatch != NULL ? worlds[i].dispatch : "",
+                       worlds[i].accumulates ? ", in micro-batches" : "");
             tests[n] = (struct CMUnitTest){names[n], test_world, NULL, NULL, (void *)(guintptr)&worlds[i]};
             n++;
         }
