@@ -63,6 +63,7 @@ static gboolean print_proof_json(const Plan *plan, const ShrinkReport *reduced, 
     json_object_set_new(root, "instructions", json_integer((json_int_t)proof->n_instrs));
     json_object_set_new(root, "operators", json_integer((json_int_t)proof->n_ops));
     json_object_set_new(root, "eager_operators", json_integer((json_int_t)proof->n_chains));
+    json_object_set_new(root, "layer_losses", json_integer((json_int_t)proof->n_layer_losses));
     json_object_set_new(root, "values", proof_values(proof));
     json_object_set_new(root, "memory", proof_memory_json(proof));
     return print_json(root, error);
@@ -71,6 +72,9 @@ static gboolean print_proof_json(const Plan *plan, const ShrinkReport *reduced, 
 static gboolean print_proof_text(const Plan *plan, const ShrinkReport *reduced, const PlanProof *proof, GError **error)
 {
     g_autofree char *sizes = shrink_text(reduced);
+    g_autofree char *losses = proof->n_layer_losses > 0
+                                  ? g_strdup_printf("losses (%" G_GINT64_FORMAT " of layers beside the main one)", proof->n_layer_losses)
+                                  : g_strdup("loss");
     return command_print(
         error,
         "%s: the program computes what one rank computes\n"
@@ -79,13 +83,13 @@ static gboolean print_proof_text(const Plan *plan, const ShrinkReport *reduced, 
         " instructions a step and rank,\n"
         "            %" G_GINT64_FORMAT " operators a forward pass, %" G_GINT64_FORMAT
         " of them eager: backward reads what their chains keep\n"
-        "  values    loss within %.1g, gradients %.1g, parameters after each step %.1g (bound %g; %" G_GINT64_FORMAT
+        "  values    %s within %.1g, gradients %.1g, parameters after each step %.1g (bound %g; %" G_GINT64_FORMAT
         " tensors compared); expert loads equal\n"
         "  memory    bytes by part equal to the ledger's after each of %" G_GINT64_FORMAT
         " instructions of all ranks, every value as\n"
         "            large as its buffer; peak %" G_GINT64_FORMAT " bytes: %s\n"
         "  streams   no access without an order, no use after free, no leak, no collective called differently\n",
-        plan->name, sizes, proof->n_ranks, proof->n_steps, proof->n_instrs, proof->n_ops, proof->n_chains,
+        plan->name, sizes, proof->n_ranks, proof->n_steps, proof->n_instrs, proof->n_ops, proof->n_chains, losses,
         proof->worst_loss, proof->worst_grad, proof->worst_param, proof->bound, proof->n_params, proof->n_ledger,
         proof->peak_bytes, proof->peak_at);
 }

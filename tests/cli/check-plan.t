@@ -17,6 +17,15 @@ $ moesim check plan.json --json
 ...
 ? 0
 
+$ printf '{"model": "mixtral-8x7b", "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 4}, "parallel": {"ep": 2}, "workload": {"seq_len": 64, "global_batch": 8}, "moe": {"balance": "aux_loss", "aux_loss_scope": "global_batch", "z_loss_coeff": 0.001}}' > losses.json; moesim check losses.json
+~ losses.json: the program computes what one rank computes
+~   reduced   layers 32 to 3*
+~   ran       4 virtual ranks, 3 steps in float64, * instructions a step and rank,
+~             * operators a forward pass, 0 of them eager*
+~   values    losses (6 of layers beside the main one) within *
+...
+? 0
+
 $ moesim check plan.json --tolerance-report
 ! ~ moesim: *have no effect on plans*
 ? 2

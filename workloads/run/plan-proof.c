@@ -244,6 +244,7 @@ static gboolean check_kernels(const Proof *proof, GError **error)
 {
     for (int64_t layer = -1; layer <= proof->graphs->n_layers; layer++) {
         const Graph *graph = graph_at(proof, layer);
+        proof->result->n_layer_losses += (int64_t)graph->outputs->len - 1;
         for (int o = 0; o < graph_n_ops(graph); o++) {
             proof->result->n_ops++;
             proof->result->n_chains += graph_op(graph, o)->eager;

@@ -10,6 +10,7 @@ typedef struct PlanProof {
     int64_t n_ranks, n_steps;
     int64_t n_instrs;                           /* a step and rank */
     int64_t n_ops, n_chains;                    /* operators of a forward pass; of them chains of framework operators */
+    int64_t n_layer_losses;                     /* of a step, beside the main one */
     int64_t n_params;                           /* gradients and parameters compared, over all steps and replicas */
     double bound;                               /* of the relative differences */
     double worst_loss, worst_grad, worst_param; /* relative differences */
