@@ -200,7 +200,7 @@ static void check_moe(Plan *plan, JsonObject *root)
         json_object_fail(root, "moe.redundant_experts", "%" G_GINT64_FORMAT " is more than one copy of each expert on each of %" G_GINT64_FORMAT " ranks",
                          moe->redundant_experts, plan->ep);
     } else if (moe->balance != PLAN_BALANCE_NONE && plan->routing != PLAN_ROUTING_BALANCED && plan->routing != PLAN_ROUTING_ZIPF) {
-        json_object_fail(root, "moe.balance", "works on drawn loads; use it with workload.routing.kind \"balanced\" or \"zipf\"");
+        json_object_fail(root, "moe.balance", "works on drawn loads; use it with workload.routing.kind \"balanced\" or \"zipf\" (the loss alone is moe.aux_loss_coeff)");
     } else if ((moe->balance == PLAN_BALANCE_BIAS || moe->balance == PLAN_BALANCE_QUANTILE) && !model->router_bias_buffer) {
         json_object_fail(root, "moe.balance", "\"%s\" moves a selection bias, which the router of %s does not have; use \"aux_loss\"",
                          moe->balance == PLAN_BALANCE_BIAS ? "bias" : "quantile", model->name);
