@@ -58,15 +58,28 @@ int64_t cluster_domain(const Cluster *cluster, int64_t rank)
     return node * domains_per_node + rank % cluster->gpus_per_node / cluster->domain_gpus;
 }
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 CollGroup cluster_group(const Cluster *cluster, int64_t first, int64_t stride, int64_t n_ranks)
 {
     g_assert(n_ranks >= 1 && stride >= 0 && first >= 0);
+    /* Domains lie alike in every node, or in every domain of several nodes: members repeat after so many. */
+    int64_t alike = cluster->gpus_per_node * MAX(cluster->domain_gpus / cluster->gpus_per_node, 1);
+    int64_t period = stride > 0 ? alike / common_divisor(alike, stride) : n_ranks;
     int64_t best = 1, run = 0, last = -1;
-    for (int64_t i = 0; i < n_ranks; i++) {
+    for (int64_t i = 0; stride > 0 && i < MIN(n_ranks, 2 * period); i++) {
         int64_t domain = cluster_domain(cluster, first + i * stride);
         run = domain == last ? run + 1 : 1;
         last = domain;
         best = MAX(best, run);
     }
-    return (CollGroup){.n_ranks = n_ranks, .per_domain = best};
+    return (CollGroup){.n_ranks = n_ranks, .per_domain = stride > 0 ? best : n_ranks, .stride = stride};
 }

@@ -94,6 +94,9 @@ typedef struct Device {
     double compute_rate_under_copy;
     double comm_rate_under_compute; /* the same of a communication kernel while the device computes … */
     double comm_rate_under_grouped; /* … a grouped product */
+    double compute_rate_under_comms; /* of a compute kernel while several collectives run; 0 = unknown, as under one */
+    double comms_rate_under_compute; /* of each of them, of what links leave it; 0 = unknown, as of one */
+    double scale_up_shared_frac; /* share of the scale-up port's datasheet rate that collectives reach together; 0 = unknown, all */
     double host_duplex_rate; /* share of a host copy's rate left while one in the other direction runs; 0 = unknown, all */
 
     Laws *laws;

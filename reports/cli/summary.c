@@ -113,6 +113,10 @@ static void append_time(GString *out, const Plan *plan, const Result *result)
     g_autofree char *bubble = text_seconds(result->bubble_s);
     g_string_append_printf(out, "  waiting for communication %s, for the host %s, in pipeline bubbles %s\n", comm, host,
                            bubble);
+    if (result->crowded_s > 0) {
+        g_autofree char *crowded = text_seconds(result->crowded_s);
+        g_string_append_printf(out, "  collectives slow each other down on shared links for %s\n", crowded);
+    }
     append_utilisation(out, plan, result);
 }
 
@@ -269,6 +273,20 @@ static void append_operators(GString *out, const Result *result)
     text_append_table(out, table, 0);
 }
 
+/* Where collectives share links with others, or that they do not. */
+static char *network_text(guint32 meets)
+{
+    GString *text = g_string_new(meets != 0 ? "shares " : "closed form");
+    const char *separator = "";
+    for (int level = 0; level < N_NET_LEVELS; level++) {
+        if (meets >> level & 1u) {
+            g_string_append_printf(text, "%s%s", separator, net_level_name((NetLevel)level));
+            separator = ", ";
+        }
+    }
+    return g_string_free(text, FALSE);
+}
+
 static void append_collectives(GString *out, const Result *result)
 {
     if (result->collectives->len == 0) {
@@ -282,6 +300,7 @@ static void append_collectives(GString *out, const Result *result)
     size_t bytes = table_add_column(table, "size", TABLE_INTEGER, TABLE_BYTES);
     size_t time = table_add_column(table, "time", TABLE_NUMBER, TABLE_SECONDS);
     size_t rate = table_add_column(table, "rate", TABLE_NUMBER, TABLE_BYTES_PER_S);
+    size_t network = table_add_column(table, "network", TABLE_TEXT, TABLE_PLAIN);
     for (guint i = 0; i < result->collectives->len; i++) {
         const ResultCollective *entry = g_ptr_array_index(result->collectives, i);
         table_add_row(table);
@@ -292,6 +311,8 @@ static void append_collectives(GString *out, const Result *result)
         table_put_integer(table, bytes, entry->bytes);
         table_put_number(table, time, entry->seconds);
         table_put_number(table, rate, (double)entry->bytes / entry->seconds);
+        g_autofree char *how = network_text(entry->meets);
+        table_put_text(table, network, how);
     }
     g_string_append_c(out, '\n');
     text_append_table(out, table, 0);

@@ -148,6 +148,13 @@ static void append_collective(const Writer *writer, GString *out, const Instr *i
     append_text_arg(out, "group", program_group_name((GroupKind)instr->group));
     append_int_arg(out, "ranks", group.n_ranks);
     append_int_arg(out, "bytes", instr->bytes);
+    append_text_arg(out, "network", result_network_name(writer->record->meets[instr->group][instr->coll]));
+    for (int level = 0; level < N_NET_LEVELS; level++) {
+        guint32 part = link_load_part(instr->load, level);
+        if (part > 0) {
+            g_string_append_printf(out, ",\"part of %s\":%.3f", net_level_name((NetLevel)level), (double)part / LINK_PART_ONE);
+        }
+    }
 }
 
 /* What every event of an instruction says alike: name, category, arguments; the arguments are left open. */

@@ -7,7 +7,8 @@ typedef enum ItemKind { ITEM_WORK, ITEM_WAIT, ITEM_MARK } ItemKind;
 typedef struct Item {
     SimTime duration_ns;   /* WAIT: number of the point */
     SimTime not_before_ns; /* MARK: value */
-    guint8 kind, cls, lane; /* lane: of a WAIT's point */
+    guint64 kind : 8, cls : 8, lane : 8; /* lane: of a WAIT's point */
+    guint64 load : LINK_LOAD_BITS;       /* WORK */
 } Item;
 
 typedef struct Lane {
@@ -18,6 +19,7 @@ typedef struct Lane {
     gint32 cls;
     int64_t remaining; /* of the running work, ns x SHARE_RATE_ONE */
     int64_t rate;
+    LinkLoad load; /* of the running work; 0 when nothing runs */
 } Lane;
 
 struct Lanes {
@@ -30,7 +32,8 @@ struct Lanes {
     guint32 busy;                 /* bits by lane */
     guint32 running;              /* bits by class */
     int n_running[SHARE_CLASSES_MAX];
-    gboolean rates_are_old;
+    int n_loads, n_apart;         /* running works that load links; of classes kept apart */
+    gboolean rates_are_old, is_crowded;
     LaneSums sums;
     uint64_t n_events;
     GArray *marks; /* LaneMark */
@@ -70,12 +73,14 @@ void lanes_reset(Lanes *lanes, const ShareLaw *law)
     lanes->now_ns = 0;
     lanes->sums = (LaneSums){{0}};
     lanes->busy = lanes->running = 0;
-    lanes->rates_are_old = FALSE;
+    lanes->n_loads = lanes->n_apart = 0;
+    lanes->rates_are_old = lanes->is_crowded = FALSE;
     memset(lanes->n_running, 0, sizeof lanes->n_running);
     g_array_set_size(lanes->marks, 0);
     for (int i = 0; i < lanes->n_lanes; i++) {
         lanes->lanes[i].head = lanes->lanes[i].tail = 0;
         lanes->lanes[i].is_busy = FALSE;
+        lanes->lanes[i].load = 0;
     }
 }
 
@@ -111,20 +116,21 @@ static inline Item *push(Lanes *lanes, int idx)
     return item_at(lane, lane->tail++);
 }
 
-void lanes_push_work(Lanes *lanes, int lane, int cls, SimTime duration_ns, SimTime not_before_ns)
+void lanes_push_work(Lanes *lanes, int lane, const ShareWork *work, SimTime not_before_ns)
 {
-    g_assert(duration_ns >= 0 && duration_ns < G_MAXINT64 / SHARE_RATE_ONE && cls >= 0 && cls < SHARE_CLASSES_MAX);
-    *push(lanes, lane) = (Item){duration_ns, not_before_ns, ITEM_WORK, (guint8)cls, 0};
+    g_assert(work->duration_ns >= 0 && work->duration_ns < G_MAXINT64 / SHARE_RATE_ONE);
+    g_assert(work->cls >= 0 && work->cls < SHARE_CLASSES_MAX);
+    *push(lanes, lane) = (Item){work->duration_ns, not_before_ns, ITEM_WORK, (guint8)work->cls, 0, work->load & LINK_LOAD_MASK};
 }
 
 void lanes_push_wait(Lanes *lanes, int lane, LanePoint point)
 {
-    *push(lanes, lane) = (Item){(SimTime)point.n, 0, ITEM_WAIT, 0, (guint8)point.lane};
+    *push(lanes, lane) = (Item){(SimTime)point.n, 0, ITEM_WAIT, 0, (guint8)point.lane, 0};
 }
 
 void lanes_push_mark(Lanes *lanes, int lane, guint32 value)
 {
-    *push(lanes, lane) = (Item){0, (SimTime)value, ITEM_MARK, 0, 0};
+    *push(lanes, lane) = (Item){0, (SimTime)value, ITEM_MARK, 0, 0, 0};
 }
 
 LanePoint lanes_point(const Lanes *lanes, int lane)
@@ -141,7 +147,10 @@ static void start_work(Lanes *lanes, int idx, const Item *item)
 {
     Lane *lane = &lanes->lanes[idx];
     lane->is_busy = TRUE;
-    lane->cls = item->cls;
+    lane->cls = (gint32)item->cls;
+    lane->load = item->load;
+    lanes->n_loads += item->load != 0;
+    lanes->n_apart += share_law_is_apart(lanes->law, lane->cls);
     lane->remaining = item->duration_ns * SHARE_RATE_ONE;
     lanes->busy |= 1u << idx;
     lanes->running |= 1u << item->cls;
@@ -154,6 +163,9 @@ static void end_work(Lanes *lanes, int idx)
 {
     Lane *lane = &lanes->lanes[idx];
     lane->is_busy = FALSE;
+    lanes->n_loads -= lane->load != 0;
+    lanes->n_apart -= share_law_is_apart(lanes->law, lane->cls);
+    lane->load = 0;
     lane->head++;
     lanes->busy &= ~(1u << idx);
     if (--lanes->n_running[lane->cls] == 0) {
@@ -210,15 +222,37 @@ static SimTime settle_lanes(Lanes *lanes)
     return next_ns;
 }
 
+/* Paces of those that load links, where there are several. */
+static void settle_paces(Lanes *lanes)
+{
+    LinkLoad loads[LANES_MAX];
+    guint32 paces[LANES_MAX];
+    for (int i = 0; i < lanes->n_lanes; i++) {
+        loads[i] = lanes->lanes[i].load;
+    }
+    link_load_paces(loads, lanes->n_lanes, paces);
+    for (int i = 0; i < lanes->n_lanes; i++) {
+        Lane *lane = &lanes->lanes[i];
+        if (lane->load != 0) {
+            lanes->is_crowded |= paces[i] < LINK_PACE_ONE;
+            lane->rate = share_paced((guint32)lane->rate, paces[i]);
+        }
+    }
+}
+
 static void settle_rates(Lanes *lanes)
 {
+    guint32 running = share_law_running(lanes->law, lanes->running, lanes->n_apart);
     for (int i = 0; i < lanes->n_lanes; i++) {
         Lane *lane = &lanes->lanes[i];
         if (lane->is_busy) {
-            lane->rate = share_law_rate(lanes->law, lanes->running, lane->cls, lanes->n_running[lane->cls]);
+            lane->rate = share_law_rate(lanes->law, running, lane->cls, lanes->n_running[lane->cls]);
         }
     }
-    lanes->rates_are_old = FALSE;
+    lanes->rates_are_old = lanes->is_crowded = FALSE;
+    if (lanes->n_loads > 1) {
+        settle_paces(lanes);
+    }
 }
 
 static SimTime next_end_ns(const Lanes *lanes)
@@ -241,7 +275,9 @@ static void advance(Lanes *lanes, SimTime to_ns)
     lanes->now_ns = to_ns;
     for (int w = 0; w < lanes->n_watches; w++) {
         const LaneWatch *watch = &lanes->watches[w];
-        gboolean counts = watch->busy == 0 ? lanes->busy == 0 : (lanes->busy & watch->busy) != 0 && (lanes->busy & watch->hiding) == 0;
+        gboolean counts = watch->crowded    ? lanes->is_crowded
+                          : watch->busy == 0 ? lanes->busy == 0
+                                             : (lanes->busy & watch->busy) != 0 && (lanes->busy & watch->hiding) == 0;
         lanes->sums.ns[w] += counts ? passed_ns : 0;
     }
     for (int i = 0; i < lanes->n_lanes; i++) {
@@ -312,7 +348,7 @@ LanePoint lanes_relative(const Lanes *lanes, LanePoint point)
 /* Three words per item; a time that has come counts as now, a wait that is over as none. */
 static void store_item(const Lanes *lanes, const Item *item, int64_t *ret_words)
 {
-    int64_t what = (int64_t)item->kind << 16 | (int64_t)item->cls << 8 | item->lane;
+    int64_t what = (int64_t)((guint64)item->load << 24 | (guint64)item->kind << 16 | (guint64)item->cls << 8 | item->lane);
     if (item->kind == ITEM_WAIT) {
         uint64_t left = lanes_relative(lanes, (LanePoint){item->lane, (uint64_t)item->duration_ns}).n;
         ret_words[0] = left > 0 ? what : (int64_t)ITEM_WAIT << 16;
@@ -352,9 +388,10 @@ size_t lanes_load(Lanes *lanes, const int64_t *words, SimTime now_ns)
         int64_t n = at[0], remaining = at[1];
         at += LANE_WORDS;
         for (int64_t k = 0; k < n; k++, at += ITEM_WORDS) {
-            ItemKind kind = (ItemKind)(at[0] >> 16);
+            ItemKind kind = (ItemKind)(guint8)(at[0] >> 16);
+            LinkLoad load = (guint64)at[0] >> 24;
             SimTime time_ns = kind == ITEM_WORK ? at[2] + now_ns : at[2];
-            *push(lanes, i) = (Item){at[1], time_ns, (guint8)kind, (guint8)(at[0] >> 8), (guint8)at[0]};
+            *push(lanes, i) = (Item){at[1], time_ns, (guint8)kind, (guint8)(at[0] >> 8), (guint8)at[0], load & LINK_LOAD_MASK};
         }
         if (remaining >= 0) {
             start_work(lanes, i, item_at(lane, 0));

@@ -26,9 +26,13 @@ typedef struct LanePoint {
     uint64_t n; /* 0 = always reached */
 } LanePoint;
 
-/* A sum of time: while a lane of `busy` works and none of `hiding`; while none works at all if busy is 0. Bits by lane. */
+/*
+ * A sum of time: while a lane of `busy` works and none of `hiding`; while none works at all if busy is 0. Bits by lane. Or
+ * while links slow lanes down.
+ */
 typedef struct LaneWatch {
     guint32 busy, hiding;
+    gboolean crowded;
 } LaneWatch;
 
 typedef struct LaneSums {
@@ -54,7 +58,7 @@ void lanes_reset(Lanes *lanes, const ShareLaw *law);
 SimTime lanes_now(const Lanes *lanes);
 
 /* Pushes at the end of a lane. Work does not start before a time; a duration of 0 is done at once. */
-void lanes_push_work(Lanes *lanes, int lane, int cls, SimTime duration_ns, SimTime not_before_ns);
+void lanes_push_work(Lanes *lanes, int lane, const ShareWork *work, SimTime not_before_ns);
 void lanes_push_wait(Lanes *lanes, int lane, LanePoint point);
 void lanes_push_mark(Lanes *lanes, int lane, guint32 value);
 

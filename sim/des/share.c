@@ -6,7 +6,8 @@ enum { PLACES_MAX = 32 };
 
 struct ShareLaw {
     int n_classes;
-    guint32 *rates; /* [set of classes][class] in 65536ths */
+    guint32 *rates; /* [set of classes][class] in 65536ths; behind them, the classes kept apart */
+    guint32 apart, several; /* bits */
 };
 
 typedef struct Activity {
@@ -14,6 +15,7 @@ typedef struct Activity {
     gboolean ended;
     guint32 rate;
     int64_t remaining; /* ns x 65536 */
+    LinkLoad load;
     uint64_t arg;
 } Activity;
 
@@ -26,6 +28,11 @@ struct Share {
     int n_held[SHARE_CLASSES_MAX];   /* activities of each class */
     int n_active[SHARE_CLASSES_MAX]; /* … that have not ended: they divide the class's rate */
     guint32 running;                 /* classes with n_held > 0 */
+    int n_apart;                     /* activities of classes kept apart */
+    int n_loads;                     /* activities that load links and have not ended */
+    SpanLog *crowded_log;            /* or NULL */
+    int crowded_lane;
+    SimTime crowded_ns;              /* since when links slow activities down; -1: they do not */
     gboolean is_dirty;
     SimTime since_ns; /* up to when remaining is settled */
     SimTime next_ns;  /* of the valid event */
@@ -38,7 +45,7 @@ ShareLaw *share_law_new(int n_classes, ShareRate rate, const void *data)
     g_assert(n_classes > 0 && n_classes <= SHARE_CLASSES_MAX);
     ShareLaw *law = g_new0(ShareLaw, 1);
     law->n_classes = n_classes;
-    law->rates = g_new0(guint32, (size_t)n_classes << n_classes);
+    law->rates = g_new0(guint32, ((size_t)n_classes << n_classes) + 1);
     for (guint32 set = 1; set < 1u << n_classes; set++) {
         for (int cls = 0; cls < n_classes; cls++) {
             if (set >> cls & 1) {
@@ -50,14 +57,33 @@ ShareLaw *share_law_new(int n_classes, ShareRate rate, const void *data)
     return law;
 }
 
+void share_law_keep_apart(ShareLaw *law, guint32 classes, int several)
+{
+    g_assert(several < law->n_classes && !(classes >> several & 1u));
+    law->apart = classes;
+    law->several = 1u << several;
+    law->rates[(size_t)law->n_classes << law->n_classes] = classes | law->several << SHARE_CLASSES_MAX;
+}
+
+guint32 share_law_running(const ShareLaw *law, guint32 running, int n_apart)
+{
+    return n_apart > 1 ? running | law->several : running;
+}
+
+gboolean share_law_is_apart(const ShareLaw *law, int cls)
+{
+    return law->apart >> cls & 1u;
+}
+
 guint32 share_law_rate(const ShareLaw *law, guint32 running, int cls, int n)
 {
-    return MAX(1, law->rates[running * (guint32)law->n_classes + (guint32)cls] / (guint32)n);
+    guint32 rate = law->rates[running * (guint32)law->n_classes + (guint32)cls];
+    return law->apart >> cls & 1u ? rate : MAX(1, rate / (guint32)n);
 }
 
 const guint32 *share_law_numbers(const ShareLaw *law, size_t *ret_n)
 {
-    *ret_n = (size_t)law->n_classes << law->n_classes;
+    *ret_n = ((size_t)law->n_classes << law->n_classes) + 1;
     return law->rates;
 }
 
@@ -78,6 +104,7 @@ Share *share_new(SimEngine *engine, const ShareLaw *law, EventFn done, void *sel
     share->done = done;
     share->self = self;
     share->next_ns = G_MAXINT64;
+    share->crowded_ns = -1;
     for (int i = 0; i < PLACES_MAX; i++) {
         share->places[i].cls = -1;
     }
@@ -132,9 +159,43 @@ static void on_end(void *self, uint64_t epoch)
         if (activity->cls >= 0 && !activity->ended && activity->remaining == 0) {
             activity->ended = TRUE;
             share->n_active[activity->cls]--;
+            share->n_loads -= activity->load != 0;
             share->done(share->self, activity->arg);
         }
     }
+}
+
+/* Paces of those that load links, where there are several. Returns whether any is less than 1. */
+static gboolean settle_paces(Share *share)
+{
+    LinkLoad loads[PLACES_MAX];
+    guint32 paces[PLACES_MAX];
+    int n = 0;
+    gboolean crowded = FALSE;
+    for (int i = 0; i < share->n_places; i++) {
+        const Activity *activity = &share->places[i];
+        if (activity->cls >= 0 && !activity->ended && activity->load != 0) {
+            loads[n++] = activity->load;
+        }
+    }
+    link_load_paces(loads, n, paces);
+    for (int i = 0, k = 0; i < share->n_places; i++) {
+        Activity *activity = &share->places[i];
+        if (activity->cls >= 0 && !activity->ended && activity->load != 0) {
+            crowded |= paces[k] < LINK_PACE_ONE;
+            activity->rate = share_paced(activity->rate, paces[k++]);
+        }
+    }
+    return crowded;
+}
+
+static void note_crowded(Share *share, gboolean crowded)
+{
+    if (share->crowded_log != NULL && !crowded && share->crowded_ns >= 0 && share->since_ns > share->crowded_ns) {
+        Span span = {share->crowded_ns, share->since_ns, 0, share->crowded_lane};
+        span_log_add(share->crowded_log, &span);
+    }
+    share->crowded_ns = !crowded ? -1 : share->crowded_ns < 0 ? share->since_ns : share->crowded_ns;
 }
 
 /* After all changes of a time: new rates, and the earliest end if it moved. */
@@ -142,17 +203,23 @@ static void on_settle(void *self, uint64_t arg)
 {
     (void)arg;
     Share *share = self;
-    const guint32 *rates = &share->law->rates[share->running * (guint32)share->law->n_classes];
     share->is_dirty = FALSE;
     settle_work(share);
     SimTime next_ns = G_MAXINT64;
+    guint32 running = share_law_running(share->law, share->running, share->n_apart);
     for (int i = 0; i < share->n_places; i++) {
         Activity *activity = &share->places[i];
         if (activity->cls < 0 || activity->ended) {
             continue;
         }
-        activity->rate = MAX(1, rates[activity->cls] / (guint32)share->n_active[activity->cls]);
-        next_ns = MIN(next_ns, share->since_ns + quantity_div_up(activity->remaining, activity->rate));
+        activity->rate = share_law_rate(share->law, running, activity->cls, share->n_active[activity->cls]);
+    }
+    note_crowded(share, share->n_loads > 1 && settle_paces(share));
+    for (int i = 0; i < share->n_places; i++) {
+        const Activity *activity = &share->places[i];
+        if (activity->cls >= 0 && !activity->ended) {
+            next_ns = MIN(next_ns, share->since_ns + quantity_div_up(activity->remaining, activity->rate));
+        }
     }
     if (next_ns != share->next_ns) {
         share->next_ns = next_ns;
@@ -163,20 +230,29 @@ static void on_settle(void *self, uint64_t arg)
     }
 }
 
-int share_start(Share *share, int cls, SimTime duration_ns, uint64_t arg)
+void share_log_crowded(Share *share, SpanLog *log, int lane)
 {
+    share->crowded_log = log;
+    share->crowded_lane = lane;
+}
+
+int share_start(Share *share, const ShareWork *work, uint64_t arg)
+{
+    int cls = work->cls;
     g_assert(cls >= 0 && cls < share->law->n_classes);
-    g_assert(duration_ns >= 0 && duration_ns < G_MAXINT64 / SHARE_RATE_ONE);
+    g_assert(work->duration_ns >= 0 && work->duration_ns < G_MAXINT64 / SHARE_RATE_ONE);
     int place = 0;
     while (place < PLACES_MAX && share->places[place].cls >= 0) {
         place++;
     }
     g_assert(place < PLACES_MAX);
     touch(share);
-    share->places[place] = (Activity){.cls = cls, .remaining = duration_ns * SHARE_RATE_ONE, .arg = arg};
+    share->places[place] = (Activity){.cls = cls, .remaining = work->duration_ns * SHARE_RATE_ONE, .load = work->load, .arg = arg};
     share->n_places = MAX(share->n_places, place + 1);
     share->n_held[cls]++;
+    share->n_apart += share_law_is_apart(share->law, cls);
     share->n_active[cls]++;
+    share->n_loads += work->load != 0;
     share->running |= 1u << cls;
     return place;
 }
@@ -187,7 +263,9 @@ void share_stop(Share *share, int place)
     g_assert(activity->cls >= 0);
     touch(share);
     share->n_held[activity->cls]--;
+    share->n_apart -= share_law_is_apart(share->law, activity->cls);
     share->n_active[activity->cls] -= activity->ended ? 0 : 1;
+    share->n_loads -= !activity->ended && activity->load != 0;
     if (share->n_held[activity->cls] == 0) {
         share->running &= ~(1u << activity->cls);
     }

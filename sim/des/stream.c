@@ -9,8 +9,9 @@ typedef struct Item {
     uint64_t tag;
     gint32 ref; /* token or group */
     guint32 key;
-    guint8 kind; /* ItemKind */
-    guint8 cls;
+    guint64 kind : 8; /* ItemKind */
+    guint64 cls : 8;
+    guint64 load : LINK_LOAD_BITS;
 } Item;
 
 typedef enum StreamState {
@@ -150,6 +151,11 @@ int streams_add_group(Streams *streams, int n_members)
     return (int)streams->groups->len - 1;
 }
 
+void streams_log_crowded(Streams *streams, int device, SpanLog *log, int lane)
+{
+    share_log_crowded(g_ptr_array_index(streams->devices, (guint)device), log, lane);
+}
+
 void streams_set_log(Streams *streams, SpanLog *log)
 {
     streams->log = log;
@@ -211,7 +217,8 @@ static Item work_item(const Streams *streams, int stream, ItemKind kind, const S
                   .not_before_ns = work->not_before_ns,
                   .tag = work->tag,
                   .kind = (guint8)kind,
-                  .cls = (guint8)work->cls};
+                  .cls = (guint8)work->cls,
+                  .load = work->load & LINK_LOAD_MASK};
 }
 
 void streams_push_work(Streams *streams, int stream, const StreamWork *work)
@@ -305,7 +312,8 @@ static void start_work(Streams *streams, int idx)
     stream->start_ns = sim_engine_now(streams->engine);
     if (stream->device >= 0) {
         Share *share = g_ptr_array_index(streams->devices, (guint)stream->device);
-        stream->place = share_start(share, item->cls, item->duration_ns, (uint64_t)idx);
+        ShareWork work = {(int)item->cls, item->duration_ns, item->load};
+        stream->place = share_start(share, &work, (uint64_t)idx);
     } else {
         sim_engine_at(streams->engine, stream->start_ns + item->duration_ns, on_work_end, streams, (uint64_t)idx);
     }

@@ -29,6 +29,7 @@ typedef struct StreamWork {
     SimTime duration_ns;   /* nominal: alone on the device */
     SimTime not_before_ns; /* does not start earlier (the host has not issued it yet); 0 = no bound */
     int cls;               /* class for the device's share; ignored without a device */
+    LinkLoad load;         /* of the device's links; ignored without a device */
     uint64_t tag;          /* the caller's; comes back in callbacks */
 } StreamWork;
 
@@ -61,6 +62,9 @@ int streams_add_tokens(Streams *streams, int n);
 
 /* Adds a group of that many members; returns its index. */
 int streams_add_group(Streams *streams, int n_members);
+
+/* Notes as spans of a lane when links slow activities of a device down (share.h). */
+void streams_log_crowded(Streams *streams, int device, SpanLog *log, int lane);
 
 /* Records every work and join with a duration in a log (borrowed; lane = stream); NULL ends it. */
 void streams_set_log(Streams *streams, SpanLog *log);

@@ -126,6 +126,7 @@ static void test_fold(void **state)
     check_int(folded.step_ns, unfolded.step_ns);
     check_int(folded.exposed_comm_ns, unfolded.exposed_comm_ns);
     check_int(folded.exposed_host_ns, unfolded.exposed_host_ns);
+    check_int(folded.crowded_ns, unfolded.crowded_ns);
     for (int p = 0; p < N_PHASES; p++) {
         check_int(folded.phase_ns[p], unfolded.phase_ns[p]);
     }

@@ -23,6 +23,7 @@ typedef struct Job {
     SimTime start_ns, duration_ns;
     SimTime end_ns;  /* as simulated */
     SimTime free_ns; /* leaves the device this long after its end */
+    LinkLoad load;
     int place;
 } Job;
 
@@ -55,7 +56,8 @@ static void start(void *self, uint64_t arg)
 {
     Bench *bench = self;
     Job *job = &bench->jobs[arg];
-    job->place = share_start(bench->share, job->cls, job->duration_ns, arg);
+    ShareWork work = {job->cls, job->duration_ns, job->load};
+    job->place = share_start(bench->share, &work, arg);
 }
 
 static void run(Bench *bench)
@@ -78,7 +80,7 @@ static void test_alone(void **state)
 {
     (void)state;
     Bench bench = {.n_jobs = 3,
-                   .jobs = {{COMPUTE, 10, 1000000007, 0, 0, 0}, {COMM, 2000000000, 1, 0, 0, 0}, {COPY, 5, 0, 0, 0, 0}}};
+                   .jobs = {{COMPUTE, 10, 1000000007, 0, 0, 0, 0}, {COMM, 2000000000, 1, 0, 0, 0, 0}, {COPY, 5, 0, 0, 0, 0, 0}}};
     run(&bench);
     check_int(bench.jobs[0].end_ns, 1000000017);
     check_int(bench.jobs[1].end_ns, 2000000001);
@@ -89,7 +91,7 @@ static void test_overlap(void **state)
 {
     (void)state;
     /* 100 ns alone, then 200 ns at 3/4 during the communication, then the rest of 400 - 100 - 150. */
-    Bench bench = {.n_jobs = 2, .jobs = {{COMPUTE, 0, 400, 0, 0, 0}, {COMM, 100, 200, 0, 0, 0}}};
+    Bench bench = {.n_jobs = 2, .jobs = {{COMPUTE, 0, 400, 0, 0, 0, 0}, {COMM, 100, 200, 0, 0, 0, 0}}};
     run(&bench);
     check_int(bench.jobs[1].end_ns, 300);
     check_int(bench.jobs[0].end_ns, 450);
@@ -99,7 +101,7 @@ static void test_same_class(void **state)
 {
     (void)state;
     /* Two of a class halve each other: 100 alone, then both until the second is through, then alone again. */
-    Bench bench = {.n_jobs = 2, .jobs = {{COMM, 0, 300, 0, 0, 0}, {COMM, 100, 50, 0, 0, 0}}};
+    Bench bench = {.n_jobs = 2, .jobs = {{COMM, 0, 300, 0, 0, 0, 0}, {COMM, 100, 50, 0, 0, 0, 0}}};
     run(&bench);
     check_int(bench.jobs[1].end_ns, 200);
     check_int(bench.jobs[0].end_ns, 350);
@@ -109,7 +111,7 @@ static void test_held(void **state)
 {
     (void)state;
     /* An ended communication stays for 100 ns more and goes on slowing the computation. */
-    Bench bench = {.n_jobs = 2, .jobs = {{COMPUTE, 0, 300, 0, 0, 0}, {COMM, 0, 100, 0, 100, 0}}};
+    Bench bench = {.n_jobs = 2, .jobs = {{COMPUTE, 0, 300, 0, 0, 0, 0}, {COMM, 0, 100, 0, 100, 0, 0}}};
     run(&bench);
     check_int(bench.jobs[1].end_ns, 100);
     check_int(bench.jobs[0].end_ns, 350);

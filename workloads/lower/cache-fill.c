@@ -265,12 +265,12 @@ static void fill_kind(Choice *choice, const ModelGraph *graphs, const Routing *r
         forward += kind->layer->seconds[o];
         exchange += exchanges && leaves_domain(plan, 1, plan->ep) ? kind->layer->seconds[o] : 0;
     }
-    kind->layer->gather_seconds = plan->reshard_after_forward ? (double)experts->gather_ns * 1e-9 : 0;
+    kind->layer->gather_seconds = plan->reshard_after_forward ? (double)experts->gather.ns * 1e-9 : 0;
     kind->hull = cut_hull(kind->layer);
-    gather = (double)dense->gather_ns * 1e-9 * leaves_domain(plan, 1, plan->dp_shard) +
-             (double)experts->gather_ns * 1e-9 * leaves_domain(plan, plan->ep, plan->efsdp);
+    gather = (double)dense->gather.ns * 1e-9 * leaves_domain(plan, 1, plan->dp_shard) +
+             (double)experts->gather.ns * 1e-9 * leaves_domain(plan, plan->ep, plan->efsdp);
     *net_s += (double)kind->n_layers * (gather + exchange);
-    choice->forward_s += (double)kind->n_layers * MAX(forward, (double)(dense->gather_ns + experts->gather_ns) * 1e-9);
+    choice->forward_s += (double)kind->n_layers * MAX(forward, (double)(dense->gather.ns + experts->gather.ns) * 1e-9);
     choice->backward_s += (double)kind->n_layers * corner_seconds(kind);
     fsdp_group_free(dense);
     fsdp_group_free(experts);

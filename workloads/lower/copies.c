@@ -2,16 +2,16 @@
 
 #include <string.h>
 
-SimTime copies_exchange_ns(const Plan *plan, const int64_t *bytes, int64_t self, Evidence *ret_evidence)
+CollPrice copies_exchange_price(const Plan *plan, const int64_t *bytes, int64_t self)
 {
     CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
-    int64_t inside = 0, outside = 0;
+    CollExchange exchange = {0};
     for (int64_t peer = 0; peer < plan->ep; peer++) {
         gboolean is_near = peer / group.per_domain == self / group.per_domain;
-        inside += is_near && peer != self ? bytes[peer] : 0;
-        outside += is_near ? 0 : bytes[peer];
+        exchange.domain_bytes += is_near && peer != self ? bytes[peer] : 0;
+        exchange.outside_bytes += is_near ? 0 : bytes[peer];
     }
-    return coll_all_to_all_ns(plan->cluster, &group, inside, outside, 0, ret_evidence);
+    return coll_exchange_price(plan->cluster, &group, &exchange);
 }
 
 int64_t copies_slot_bytes(const Plan *plan, const ModelGraph *graphs)
@@ -54,22 +54,17 @@ static int64_t rank_bytes(const Plan *plan, const Placement *placement, int64_t 
     return sum;
 }
 
-/* Duration for the busiest rank, and what this class's rank sends. */
-static SimTime sum_ns(const Lowering *lowering, const Placement *placement, int64_t slot_bytes, int64_t *ret_bytes,
-                      Evidence *ret_evidence)
+/* What the busiest rank takes, and what this class's rank sends. */
+static CollPrice sum_price(const Lowering *lowering, const Placement *placement, int64_t slot_bytes, int64_t *ret_bytes)
 {
     const Plan *plan = lowering->plan;
     g_autofree int64_t *bytes = g_new0(int64_t, plan->ep);
-    SimTime longest = 0;
+    CollPrice longest = {.evidence = EVIDENCE_ASSUMED};
     for (int64_t rank = 0; rank < plan->ep; rank++) {
         int64_t sum = rank_bytes(plan, placement, rank, slot_bytes, bytes);
-        Evidence evidence;
-        SimTime ns = sum > 0 ? copies_exchange_ns(plan, bytes, rank, &evidence) : 0;
-        if (ns > longest) {
-            longest = ns;
-            *ret_evidence = evidence;
-        }
-        gboolean is_meant = lowering->ep_rank == LOWER_HOTTEST ? longest == ns : rank == lowering->ep_rank;
+        CollPrice price = sum > 0 ? copies_exchange_price(plan, bytes, rank) : (CollPrice){0};
+        longest = price.ns > longest.ns ? price : longest;
+        gboolean is_meant = lowering->ep_rank == LOWER_HOTTEST ? longest.ns == price.ns : rank == lowering->ep_rank;
         *ret_bytes = is_meant ? sum : *ret_bytes;
     }
     return longest;
@@ -89,13 +84,12 @@ void copies_reduce(Lowering *lowering)
             continue;
         }
         int64_t slots = plan_expert_slots(plan) / plan->ep, bytes = 0;
-        Evidence evidence = EVIDENCE_ASSUMED;
         int64_t slot_bytes = dtype_bytes(plan->parameters, site->group->trainable_shard_numel) / slots;
-        SimTime ns = sum_ns(lowering, rows.placement, slot_bytes, &bytes, &evidence);
+        CollPrice price = sum_price(lowering, rows.placement, slot_bytes, &bytes);
         lowering_call_group(lowering_add_call(lowering, lowering_start_segment(lowering, NULL, "copies of experts summed", NULL),
                                               layer, 0),
                             ARG_GROUP, site);
-        emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_DENSE, bytes, ns, evidence)->action = VALUE_SUM_COPIES;
+        emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_DENSE, bytes, &price)->action = VALUE_SUM_COPIES;
         emit_operand(emitter, (Place){ARG_GROUP, FSDP_GRAD});
     }
     int segment = lowering_start_segment(lowering, NULL, "copies of experts equal", NULL);

@@ -18,4 +18,4 @@ int64_t copies_slot_bytes(const Plan *plan, const ModelGraph *graphs);
  * Time of exchanging the experts' slots among the ranks of an EP group: bytes[peer] of the busiest rank's send side, by rank
  * of the group. Closed form, as an all-to-all.
  */
-SimTime copies_exchange_ns(const Plan *plan, const int64_t *bytes, int64_t self, Evidence *ret_evidence);
+CollPrice copies_exchange_price(const Plan *plan, const int64_t *bytes, int64_t self);

@@ -148,10 +148,10 @@ void emit_operand(Emitter *emitter, Place place)
     instr->n_operands++;
 }
 
-SimTime emit_world_sum_ns(const Plan *plan, int64_t bytes, Evidence *ret_evidence)
+CollPrice emit_world_sum_price(const Plan *plan, int64_t bytes)
 {
     CollGroup ranks = cluster_group(plan->cluster, 0, 1, plan->dp_replicate * plan->dp_shard * plan->cp);
-    return ranks.n_ranks > 1 ? coll_ns(plan->cluster, COLL_all_reduce, &ranks, bytes, ret_evidence) : 0;
+    return coll_price(plan->cluster, COLL_all_reduce, &ranks, bytes);
 }
 
 /* Whether members of a group sit in several scale-up domains. */
@@ -169,19 +169,19 @@ static gboolean leaves_domain(const Plan *plan, GroupKind group)
     return geometry.per_domain < geometry.n_ranks;
 }
 
-Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
-                       Evidence evidence)
+Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, const CollPrice *price)
 {
     Instr *instr = emit(emitter, INSTR_COLLECTIVE, stream);
     instr->coll = (guint8)coll;
     instr->group = (guint8)group;
     instr->bytes = bytes;
-    instr->device_ns = device_ns;
+    instr->device_ns = price->ns;
+    instr->load = emitter->plan->network == PLAN_NETWORK_FLOWS ? price->load : 0;
     instr->host_ns = emitter->device->eager_op_ns;
     instr->n_launches = 1;
     instr->label = LABEL_COLLECTIVE;
     instr->share = leaves_domain(emitter->plan, group) ? SHARE_NET : SHARE_COMM;
-    instr->evidence = (guint8)evidence;
+    instr->evidence = (guint8)price->evidence;
     instr->first_operand = (gint32)emitter->segment->operands->len;
     return instr;
 }

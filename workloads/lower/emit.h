@@ -42,12 +42,14 @@ void emit_cost(Emitter *emitter, StreamId stream, const OpCost *cost, int label,
 /* A stream kernel of given bytes (label in reports). */
 void emit_bytes(Emitter *emitter, StreamId stream, WorkLaw law, int64_t read_bytes, int64_t write_bytes, int n_launches, int label);
 
-/* A collective that takes device_ns once all members have come; its buffers are added by emit_operand. */
-Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, SimTime device_ns,
-                       Evidence evidence);
+/*
+ * A collective that takes price->ns once all members have come, and loads the network meanwhile unless the plan has each
+ * alone there; its buffers are added by emit_operand.
+ */
+Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKind group, int64_t bytes, const CollPrice *price);
 
 /* Time of an all-reduce of that many bytes over all ranks; 0 with one rank. */
-SimTime emit_world_sum_ns(const Plan *plan, int64_t bytes, Evidence *ret_evidence);
+CollPrice emit_world_sum_price(const Plan *plan, int64_t bytes);
 
 /* What the kernels just emitted compute; op is an operator of the graph, or the number of a parameter, or -1. */
 Instr *emit_value(Emitter *emitter, StreamId stream, ValueAction action, int op);

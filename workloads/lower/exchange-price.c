@@ -14,6 +14,7 @@ typedef struct Traffic {
     int64_t sent, self;
     int64_t inside, outside; /* the scale-up domain */
     int64_t inside_mean;     /* sent and received there, the mean */
+    int64_t leaf, pod;       /* what its NIC would have to move to take as long as the busiest uplink */
 } Traffic;
 
 /* An EP group on the machine: n ranks, of which `per` share each domain, and rows from each rank to each. */
@@ -181,51 +182,71 @@ static double uplink_rows(const Exchange *e, const int64_t *splits, int64_t even
     return most / nics;
 }
 
+/* What a group's exchange moves: bytes of the busiest rank, and what its NIC would have to move to take as long as uplinks do. */
+static CollExchange exchange_of(const Traffic *traffic, int64_t row)
+{
+    return (CollExchange){.domain_bytes = traffic->inside_mean * row,
+                          .one_way_bytes = traffic->inside * row,
+                          .outside_bytes = traffic->outside * row,
+                          .leaf_bytes = traffic->leaf * row,
+                          .pod_bytes = traffic->pod * row,
+                          .self_bytes = traffic->self * row};
+}
+
 /* A library that sends each token once. */
-static void price_stack(const Exchange *e, const Traffic *traffic, int64_t row, AllToAll *ret)
+static void price_stack(const Exchange *e, const CollExchange *all, AllToAll *ret)
 {
     static const char *const names[N_PLAN_DISPATCHES] = {[PLAN_DISPATCH_DEEPEP] = "deepep", [PLAN_DISPATCH_HYBRIDEP] = "hybridep"};
     g_autoptr(ExchangeStack) stack = exchange_stack_load(names[e->plan->moe.dispatch], NULL);
     g_assert(stack != NULL);
-    ExchangeBytes bytes = {.inside = (double)(traffic->inside * row), .outside = (double)(traffic->outside * row)};
-    ret->dispatch_ns = quantity_ns(exchange_seconds(e->plan->cluster, stack, &bytes, FALSE));
-    ret->combine_ns = quantity_ns(exchange_seconds(e->plan->cluster, stack, &bytes, TRUE));
-    ret->evidence = EVIDENCE_FITTED;
+    int64_t outside = MAX(all->outside_bytes, MAX(all->leaf_bytes, all->pod_bytes));
+    ExchangeBytes bytes = {.inside = (double)all->one_way_bytes, .outside = (double)outside};
+    double levels[N_NET_LEVELS] = {[NET_SCALE_UP] = (double)all->one_way_bytes,
+                                   [NET_NIC] = (double)all->outside_bytes,
+                                   [NET_LEAF] = (double)all->leaf_bytes,
+                                   [NET_POD] = (double)all->pod_bytes};
+    for (int is_combine = 0; is_combine < 2; is_combine++) {
+        double seconds = exchange_seconds(e->plan->cluster, stack, &bytes, is_combine);
+        CollPrice *price = is_combine ? &ret->combine : &ret->dispatch;
+        *price = (CollPrice){quantity_ns(seconds), EVIDENCE_FITTED, coll_load(e->plan->cluster, seconds, levels)};
+    }
 }
 
 static void price_gather(const Exchange *e, const CollGroup *group, int64_t row, AllToAll *ret)
 {
     int64_t bytes = e->n * e->arrival.tokens * row;
-    ret->dispatch_ns = coll_ns(e->plan->cluster, COLL_all_gather, group, bytes, &ret->evidence);
-    ret->combine_ns = coll_ns(e->plan->cluster, COLL_reduce_scatter, group, bytes, NULL);
+    ret->dispatch = coll_price(e->plan->cluster, COLL_all_gather, group, bytes);
+    ret->combine = coll_price(e->plan->cluster, COLL_reduce_scatter, group, bytes);
+    ret->combine.evidence = ret->dispatch.evidence;
     ret->dispatch_coll = COLL_all_gather;
     ret->combine_coll = COLL_reduce_scatter;
 }
 
-static void price_rows(const Exchange *e, const CollGroup *group, const Traffic *traffic, int64_t row, AllToAll *ret)
+/* One step after the other: rows inside the domains, then between them. */
+static CollPrice hierarchical_price(const Exchange *e, const CollExchange *all)
 {
     const Cluster *cluster = e->plan->cluster;
-    CollExchange all = {.domain_bytes = traffic->inside_mean * row,
-                        .one_way_bytes = traffic->inside * row,
-                        .outside_bytes = traffic->outside * row,
-                        .self_bytes = traffic->self * row};
-    if (e->plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL) { /* one step after the other */
-        CollGroup inside = {group->per_domain, group->per_domain}, across = {e->n / e->per, 1};
-        CollExchange far = {.outside_bytes = all.outside_bytes};
-        all.outside_bytes = 0;
-        ret->dispatch_ns = coll_exchange_ns(cluster, &inside, &all, &ret->evidence) +
-                           coll_exchange_ns(cluster, &across, &far, NULL);
-    } else {
-        ret->dispatch_ns = coll_exchange_ns(cluster, group, &all, &ret->evidence);
-    }
-    ret->combine_ns = ret->dispatch_ns;
+    CollGroup inside = {e->per, e->per, 1}, across = {e->n / e->per, 1, e->per};
+    CollExchange near = *all, far = *all;
+    near.outside_bytes = near.leaf_bytes = near.pod_bytes = 0;
+    far.domain_bytes = far.one_way_bytes = far.self_bytes = 0;
+    CollPrice price = coll_exchange_price(cluster, &inside, &near);
+    price.ns += coll_exchange_price(cluster, &across, &far).ns;
+    double levels[N_NET_LEVELS] = {[NET_SCALE_UP] = (double)MAX(all->domain_bytes, all->one_way_bytes),
+                                   [NET_NIC] = (double)all->outside_bytes,
+                                   [NET_LEAF] = (double)all->leaf_bytes,
+                                   [NET_POD] = (double)all->pod_bytes};
+    price.load = coll_load(cluster, (double)price.ns * 1e-9, levels);
+    return price;
 }
 
 /* Weights go along with their tokens: no latency of their own, k numbers beside a row of l. */
-static SimTime weights_ns(const Plan *plan, const AllToAll *exchange, int64_t row)
+static CollPrice weights_price(const Plan *plan, const AllToAll *exchange, int64_t row)
 {
     int64_t weights = dtype_bytes(DTYPE_FP32, plan->model->top_k);
-    return (SimTime)((double)exchange->dispatch_ns * (double)weights / (double)MAX(row, 1));
+    CollPrice price = exchange->dispatch;
+    price.ns = (SimTime)((double)price.ns * (double)weights / (double)MAX(row, 1));
+    return price;
 }
 
 AllToAll lowering_price_exchange(const Lowering *lowering, int table)
@@ -245,17 +266,21 @@ AllToAll lowering_price_exchange(const Lowering *lowering, int table)
     Traffic traffic = tokens ? token_traffic(&e, splits, even)
                       : plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_traffic(&e)
                                                                            : direct_traffic(&e);
-    double uplink = fmax(uplink_rows(&e, splits, even, FALSE), uplink_rows(&e, splits, even, TRUE));
-    traffic.outside = MAX(traffic.outside, (int64_t)ceil(uplink));
+    traffic.leaf = (int64_t)ceil(uplink_rows(&e, splits, even, FALSE));
+    traffic.pod = (int64_t)ceil(uplink_rows(&e, splits, even, TRUE));
     exchange.bytes = traffic.sent * row;
+    CollExchange all = exchange_of(&traffic, row);
     if (plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER) {
         price_gather(&e, &group, row, &exchange);
     } else if (tokens) {
-        price_stack(&e, &traffic, row, &exchange);
+        price_stack(&e, &all, &exchange);
     } else {
-        price_rows(&e, &group, &traffic, row, &exchange);
+        exchange.dispatch = plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_price(&e, &all)
+                                                                             : coll_exchange_price(plan->cluster, &group, &all);
+        exchange.combine = exchange.dispatch;
     }
-    exchange.weights_ns = weights_ns(plan, &exchange, row);
-    exchange.counts_ns = coll_ns(plan->cluster, COLL_all_to_all, &group, plan_expert_slots(plan) * 8, NULL);
+    exchange.weights = weights_price(plan, &exchange, row);
+    exchange.counts = coll_price(plan->cluster, COLL_all_to_all, &group, plan_expert_slots(plan) * 8);
+    exchange.counts.evidence = exchange.dispatch.evidence;
     return exchange;
 }

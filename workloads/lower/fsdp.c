@@ -81,19 +81,15 @@ void fsdp_group_price(FsdpGroup *group, const Plan *plan)
     CollGroup ranks = cluster_group(cluster, 0, expert ? plan->ep : 1, group->n_shards);
     CollGroup replicas = cluster_group(cluster, 0, plan->dp_shard * plan->cp, plan->dp_replicate);
     if (group->n_shards > 1) {
-        group->gather_ns = coll_ns(cluster, COLL_all_gather, &ranks, dtype_bytes(plan->compute, group->padded_numel),
-                                   &group->gather_evidence);
-        group->reduce_ns = coll_ns(cluster, COLL_reduce_scatter, &ranks,
-                                   dtype_bytes(plan->reduce, group->trainable_padded_numel), &group->reduce_evidence);
+        group->gather = coll_price(cluster, COLL_all_gather, &ranks, dtype_bytes(plan->compute, group->padded_numel));
+        group->reduce = coll_price(cluster, COLL_reduce_scatter, &ranks, dtype_bytes(plan->reduce, group->trainable_padded_numel));
     }
     if (group->n_shards < group->n_ranks) { /* nothing is sharded: whole gradients are summed */
         ranks = cluster_group(cluster, 0, expert ? plan->ep : 1, group->n_ranks);
-        group->reduce_ns = coll_ns(cluster, COLL_all_reduce, &ranks, dtype_bytes(plan->reduce, group->trainable_padded_numel),
-                                   &group->reduce_evidence);
+        group->reduce = coll_price(cluster, COLL_all_reduce, &ranks, dtype_bytes(plan->reduce, group->trainable_padded_numel));
     }
     if (plan->dp_replicate > 1) {
-        group->replica_ns = coll_ns(cluster, COLL_all_reduce, &replicas,
-                                    dtype_bytes(plan->reduce, group->trainable_shard_numel), &group->replica_evidence);
+        group->replica = coll_price(cluster, COLL_all_reduce, &replicas, dtype_bytes(plan->reduce, group->trainable_shard_numel));
     }
 }
 
@@ -152,7 +148,7 @@ void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_tok
     emit_operand(emitter, (Place){arg, FSDP_FLAT});
     emit_record(emitter, STREAM_GATHER_IN, global_token(TOKEN_CAST));
     emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_CAST));
-    emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, flat, group->gather_ns, group->gather_evidence);
+    emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, flat, &group->gather);
     emit_operand(emitter, (Place){arg, FSDP_FLAT});
     emit_record(emitter, STREAM_GATHER, (Place){arg_token, 0});
     if (needs_cast) {
@@ -394,12 +390,12 @@ void fsdp_reduce_resident(Emitter *emitter, const FsdpGroup *group, int arg)
     emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_GRADS_IN));
     emit_wait(emitter, STREAM_REDUCE, global_token(TOKEN_GRADS_IN));
     if (group->n_shards > 1) {
-        emit_collective(emitter, STREAM_REDUCE, COLL_reduce_scatter, group->mesh, flat, group->reduce_ns, group->reduce_evidence);
+        emit_collective(emitter, STREAM_REDUCE, COLL_reduce_scatter, group->mesh, flat, &group->reduce);
         emit_operand(emitter, whole);
         emit_operand(emitter, grad);
     } else {
         if (group->n_ranks > 1) {
-            emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, group->mesh, flat, group->reduce_ns, group->reduce_evidence);
+            emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, group->mesh, flat, &group->reduce);
             emit_operand(emitter, whole);
         }
         emit_value(emitter, STREAM_REDUCE, VALUE_COPY, -1); /* the whole is the shard */
@@ -408,7 +404,7 @@ void fsdp_reduce_resident(Emitter *emitter, const FsdpGroup *group, int arg)
     }
     if (plan->dp_replicate > 1) {
         emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_REPLICA, dtype_bytes(plan->reduce, group->trainable_shard_numel),
-                        group->replica_ns, group->replica_evidence);
+                        &group->replica);
         emit_operand(emitter, grad);
     }
     emit_record(emitter, STREAM_REDUCE, global_token(TOKEN_REDUCED));
@@ -430,8 +426,7 @@ void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int 
     emit_operand(emitter, flat);
     emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_CAST));
     emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_CAST));
-    emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, dtype_bytes(plan->compute, group->padded_numel), group->gather_ns,
-                    group->gather_evidence);
+    emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, dtype_bytes(plan->compute, group->padded_numel), &group->gather);
     emit_operand(emitter, flat);
     emit_record(emitter, STREAM_GATHER, (Place){arg_token, 0});
     emit_wait(emitter, STREAM_COMPUTE, (Place){arg_token, 0});
@@ -485,7 +480,7 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
     emit_wait(emitter, STREAM_REDUCE, global_token(TOKEN_GRADS_IN));
     emit_alloc(emitter, STREAM_REDUCE, (Place){arg, FSDP_REDUCE_OUT}, shard, MEM_GRADIENTS);
     if (group->n_shards > 1) {
-        emit_collective(emitter, STREAM_REDUCE, COLL_reduce_scatter, group->mesh, flat, group->reduce_ns, group->reduce_evidence);
+        emit_collective(emitter, STREAM_REDUCE, COLL_reduce_scatter, group->mesh, flat, &group->reduce);
     } else {
         emit_bytes(emitter, STREAM_REDUCE, WORK_COPY, flat, shard, 1, LABEL_SHARD_ACCUMULATE);
         emit_value(emitter, STREAM_REDUCE, VALUE_COPY, -1);
@@ -494,7 +489,7 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
     emit_operand(emitter, (Place){arg, FSDP_REDUCE_OUT});
     emit_record(emitter, STREAM_REDUCE, global_token(TOKEN_REDUCED));
     if (plan->dp_replicate > 1) {
-        emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_REPLICA, shard, group->replica_ns, group->replica_evidence);
+        emit_collective(emitter, STREAM_REDUCE, COLL_all_reduce, GROUP_REPLICA, shard, &group->replica);
         emit_operand(emitter, (Place){arg, FSDP_REDUCE_OUT});
     }
     fsdp_update_shard(emitter, group, arg, first);

@@ -57,8 +57,7 @@ typedef struct FsdpGroup {
     int64_t trainable_shard_numel;
     int64_t trainable_padded_numel;
     int64_t trainable_numel;
-    SimTime gather_ns, reduce_ns, replica_ns;
-    Evidence gather_evidence, reduce_evidence, replica_evidence;
+    CollPrice gather, reduce, replica;
 } FsdpGroup;
 
 FsdpGroup *fsdp_group_new(const Plan *plan, GroupKind mesh);

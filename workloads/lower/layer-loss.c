@@ -21,11 +21,10 @@ void walk_sum_counts(const Walk *walk, int op)
     int64_t bytes = op_out_bytes(&view, 0), n_ranks = emitter->plan->dp_replicate * emitter->plan->dp_shard * emitter->plan->cp;
     Place counts = walk_tensor(walk, info->outputs[0]);
     if (n_ranks > 1 && !walk->in_recompute) {
-        Evidence evidence;
-        SimTime ns = emit_world_sum_ns(emitter->plan, bytes, &evidence);
+        CollPrice price = emit_world_sum_price(emitter->plan, bytes);
         emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
         emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-        emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_reduce, GROUP_WORLD, bytes, ns, evidence)->op = op;
+        emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_reduce, GROUP_WORLD, bytes, &price)->op = op;
         emit_operand(emitter, counts);
         emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
         emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});

@@ -18,12 +18,11 @@
 enum { BOUNDARY_VALUE, BOUNDARY_GRAD, N_BOUNDARY };
 
 typedef struct AllToAll {
-    SimTime dispatch_ns, combine_ns;        /* one exchange of rows to their experts, and back; all ranks together */
-    SimTime weights_ns;                     /* of the weights that go along with tokens */
-    SimTime counts_ns;                      /* the exchange of counts before it */
+    CollPrice dispatch, combine;            /* one exchange of rows to their experts, and back; all ranks together */
+    CollPrice weights;                      /* of the weights that go along with tokens */
+    CollPrice counts;                       /* the exchange of counts before it */
     CollKind dispatch_coll, combine_coll;
     int64_t bytes;                          /* sent per rank, the part kept included */
-    Evidence evidence;
 } AllToAll;
 
 /* What a pass works on; fields are borrowed. */

@@ -212,10 +212,9 @@ static void emit_round_exchange(Lowering *lowering, const WholeRound *round, int
     int64_t n = plan_n_shards(lowering->plan, expert);
     CollGroup group = cluster_group(cluster, 0, expert ? lowering->plan->ep : 1, n);
     int64_t slice = dtype_bytes(DTYPE_BF16, quantity_div_up(round->whole, n));
-    Evidence evidence;
-    SimTime ns = coll_all_to_all_ns(cluster, &group, slice * (group.per_domain - 1), slice * (n - group.per_domain), slice, &evidence);
-    emit_collective(&lowering->emitter, STREAM_REDUCE, COLL_all_to_all, (GroupKind)round->mesh, dtype_bytes(DTYPE_BF16, round->slices), ns,
-                    evidence)
+    CollPrice price = coll_price(cluster, COLL_all_to_all, &group, slice * n);
+    emit_collective(&lowering->emitter, STREAM_REDUCE, COLL_all_to_all, (GroupKind)round->mesh, dtype_bytes(DTYPE_BF16, round->slices),
+                    &price)
         ->op = stage - 1;
     emit_operand(&lowering->emitter, from);
     emit_operand(&lowering->emitter, to);

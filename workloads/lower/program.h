@@ -88,6 +88,7 @@ typedef enum ShareClass {
     SHARE_SIDE,       /* copies and casts beside the compute stream */
     SHARE_HOST_OUT,   /* HBM to DDR */
     SHARE_HOST_IN,    /* DDR to HBM */
+    SHARE_COMMS,      /* no kernel's own: stands for several collectives at once */
     N_SHARE_CLASSES
 } ShareClass;
 
@@ -160,6 +161,7 @@ typedef struct Instr {
     gint32 op;     /* operator of the segment's graph, or -1 */
     gint32 n_launches;
     guint8 share;      /* COMPUTE, COLLECTIVE: ShareClass */
+    LinkLoad load;     /* COLLECTIVE: of the network, by NetLevel */
     SimTime device_ns; /* COMPUTE, COLLECTIVE: duration alone on device and network, at the usual clock */
     float power_share; /* COMPUTE: timing_power_share() of its kernels */
     gint32 work;        /* COMPUTE: in the segment's list of works, or -1 */

@@ -222,6 +222,7 @@ const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan)
     key.plan.dp_replicate = key.plan.dp_shard = key.plan.efsdp = 0;
     key.plan.cluster = NULL;
     key.plan.reshard_after_forward = FALSE;
+    key.plan.network = PLAN_NETWORK_FLOWS;
     key.plan.prefetch = PLAN_PREFETCH_IMPLICIT;
     key.plan.recompute = PLAN_RECOMPUTE_NONE;
     memset(key.plan.keep, 0, sizeof key.plan.keep);

@@ -313,14 +313,14 @@ static void emit_exchange(const LayerPass *pass, int op, gboolean backward, Plac
     const AllToAll *exchange = &pass->exchange;
     gboolean follows = token_dispatch_follows(graph_op(pass->graph, op));
     gboolean to_experts = op_class(graph_op(pass->graph, op)->kind)->to_experts != backward;
-    SimTime ns = follows ? exchange->weights_ns : to_experts ? exchange->dispatch_ns : exchange->combine_ns;
+    const CollPrice *price = follows ? &exchange->weights : to_experts ? &exchange->dispatch : &exchange->combine;
     if (emitter->is_selective && !emitter->is_backward) {
         emit_host(emitter, emitter->device->selective_collective_ns);
     }
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_collective(emitter, STREAM_ALL_TO_ALL, to_experts ? exchange->dispatch_coll : exchange->combine_coll, GROUP_EP,
-                    follows ? 0 : exchange->bytes, ns, exchange->evidence)
+                    follows ? 0 : exchange->bytes, price)
         ->op = op;
     emit_operand(emitter, from);
     emit_operand(emitter, to);
@@ -341,8 +341,7 @@ static void emit_counts_exchange(const Walk *walk, int op, int n_host_syncs)
     Emitter *emitter = pass->emitter;
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, 0, pass->exchange.counts_ns, pass->exchange.evidence)
-        ->op = op;
+    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, 0, &pass->exchange.counts)->op = op;
     emit_operand(emitter, walk_tensor(walk, info->inputs[tokens ? 2 : 1]));
     if (tokens) {
         emit_operand(emitter, walk_tensor(walk, info->inputs[1]));

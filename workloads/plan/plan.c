@@ -232,6 +232,16 @@ static void read_parallel(Plan *plan, JsonObject *root)
     json_object_end(object);
 }
 
+static void read_network(Plan *plan, JsonObject *root)
+{
+    static const char *const levels[] = {"flows", "closed_form"};
+    JsonObject *object = json_object_child(root, "network");
+    if (object != NULL) {
+        plan->network = (PlanNetwork)json_object_choice(object, "level", levels, G_N_ELEMENTS(levels), PLAN_NETWORK_FLOWS);
+        json_object_end(object);
+    }
+}
+
 static char *join_names(const char *const *names, int n_names)
 {
     GString *text = g_string_new(names[0]);
@@ -510,6 +520,7 @@ static const struct {
     {"model", NULL, read_model},
     {"cluster", NULL, read_cluster},
     {"parallel", read_parallel, NULL},
+    {"network", read_network, NULL},
     {"workload", NULL, read_workload},
     {"moe", read_moe, NULL},
     {"memory", read_memory, NULL},

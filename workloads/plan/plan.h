@@ -36,6 +36,11 @@ typedef enum PlanDispatch {
     PLAN_DISPATCH_HYBRIDEP,
     N_PLAN_DISPATCHES
 } PlanDispatch;
+/* What collectives that run at once on one network do to each other. */
+typedef enum PlanNetwork {
+    PLAN_NETWORK_FLOWS,       /* they are flows that share its links, max-min fairly */
+    PLAN_NETWORK_CLOSED_FORM, /* nothing: each takes what it takes alone */
+} PlanNetwork;
 typedef enum PlanOptimizer { PLAN_ADAMW, PLAN_MUON } PlanOptimizer;
 typedef enum PlanPrefetch { PLAN_PREFETCH_IMPLICIT, PLAN_PREFETCH_EXPLICIT } PlanPrefetch;
 
@@ -67,6 +72,7 @@ typedef struct Plan {
     int64_t efsdp;                                       /* dp_shard x cp x tp / (ep x etp) */
     PlanSharding sharding;
     gboolean plain; /* sharding none without gradient buffers, on one rank: lowered as FSDP of one rank that copies nothing */
+    PlanNetwork network;
     gboolean reshard_after_forward;
     PlanPrefetch prefetch;
     PlanMode mode;

@@ -2,9 +2,9 @@
  * Groups: the sampled expert-parallel groups of a run, each with tokens of its own.
  *
  * Every data-parallel replica of the experts draws its own routing, and the step waits for the slowest. A run samples some
- * groups, simulates side by side those that can decide (a group whose every duration another one reaches cannot), and says
- * how the busiest rank's load grows with the number of groups: by order statistics within the sample, by an extreme-value
- * fit beyond it.
+ * groups, simulates side by side those that can decide (a group whose every duration and use of links another one reaches
+ * cannot), and says how the busiest rank's load grows with the number of groups: by order statistics within the sample, by
+ * an extreme-value fit beyond it.
  */
 #pragma once
 

@@ -249,6 +249,10 @@ static gboolean recorder_run(Recorder *recorder, const Plan *plan, GError **erro
         g_propagate_error(error, g_steal_pointer(&recorder->error));
         return FALSE;
     }
+    for (int i = 0; i < N_GROUP_KINDS * N_COLLS; i++) {
+        guint32 meets = step_network_meets(&times, (GroupKind)(i / N_COLLS), (CollKind)(i % N_COLLS));
+        recorder->record->meets[i / N_COLLS][i % N_COLLS] = (guint8)meets;
+    }
     return TRUE;
 }
 

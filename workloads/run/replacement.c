@@ -60,8 +60,7 @@ static void price_moves(const Plan *plan, const int64_t *bytes, Replacement *rep
                 row[peer] = peer == rank ? 0 : received ? bytes[peer * plan->ep + rank] : bytes[rank * plan->ep + peer];
                 sum += row[peer];
             }
-            Evidence evidence;
-            SimTime ns = sum > 0 ? copies_exchange_ns(plan, row, rank, &evidence) : 0;
+            SimTime ns = sum > 0 ? copies_exchange_price(plan, row, rank).ns : 0;
             replacement->bytes_per_rank = MAX(replacement->bytes_per_rank, sum);
             replacement->move_ns = MAX(replacement->move_ns, ns);
         }

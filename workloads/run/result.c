@@ -61,6 +61,11 @@ static void tiers_free(ResultTiers *tiers)
     g_free(tiers);
 }
 
+const char *result_network_name(guint32 meets)
+{
+    return meets != 0 ? "flows" : "closed_form";
+}
+
 Result *result_new(void)
 {
     Result *result = g_new0(Result, 1);
@@ -135,6 +140,7 @@ static json_t *time_to_json(const Result *result)
     }
     json_object_set_new(time, "by_operator", by_operator);
     set_number(time, "exposed_host_s", result->exposed_host_s);
+    set_number(time, "network_shared_s", result->crowded_s);
     if (result->matrix_max_over_mean > 0) {
         set_number(time, "matrix_max_over_mean", result->matrix_max_over_mean);
     }
@@ -289,6 +295,17 @@ static json_t *operators_to_json(const Result *result)
     return array;
 }
 
+static json_t *levels_to_json(guint32 levels)
+{
+    json_t *array = json_array();
+    for (int level = 0; level < N_NET_LEVELS; level++) {
+        if (levels >> level & 1u) {
+            json_array_append_new(array, json_string(net_level_name((NetLevel)level)));
+        }
+    }
+    return array;
+}
+
 static json_t *collectives_to_json(const Result *result)
 {
     json_t *array = json_array();
@@ -301,6 +318,8 @@ static json_t *collectives_to_json(const Result *result)
         set_int(item, "count", collective->count);
         set_int(item, "bytes", collective->bytes);
         set_number(item, "time_s", collective->seconds);
+        json_object_set_new(item, "network", text(result_network_name(collective->meets)));
+        json_object_set_new(item, "shared_links", levels_to_json(collective->meets));
         json_array_append_new(array, item);
     }
     return array;

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "hw/evidence.h"
+#include "hw/cluster.h"
 #include "models/graph.h"
 
 typedef struct ResultOperator {
@@ -24,7 +24,8 @@ typedef struct ResultCollective {
     int64_t group_size;
     int64_t count; /* per rank and step */
     int64_t bytes; /* whole tensor, summed over the step */
-    double seconds;
+    double seconds; /* each alone, summed */
+    guint32 meets;  /* levels of the network (bits by NetLevel) at which it shares links; 0 = closed form */
 } ResultCollective;
 
 /* Expected load of the busiest rank among n expert-parallel groups. */
@@ -63,7 +64,7 @@ typedef struct Result {
     double tflops_per_gpu;
     double mfu, hfu; /* NAN when the device has no dense peak for the compute type: null in JSON */
     double matrix_max_over_mean; /* Muon: products of the rank that owns the costliest matrices over the mean rank's; 0 = no Muon */
-    double forward_s, backward_s, optimizer_s, exposed_comm_s, bubble_s, exposed_host_s;
+    double forward_s, backward_s, optimizer_s, exposed_comm_s, bubble_s, exposed_host_s, crowded_s;
     GPtrArray *operators;   /* ResultOperator, most time first */
     GPtrArray *collectives; /* ResultCollective */
     int64_t peak_memory_bytes, reserved_memory_bytes, static_memory_bytes, after_forward_memory_bytes;
@@ -90,6 +91,9 @@ typedef struct Result {
     GPtrArray *advice;            /* char *: what would have to change if it does not fit */
     double evidence[N_EVIDENCES]; /* share of the step time's kernels */
 } Result;
+
+/* "flows" or "closed_form": how collectives that meet others at these levels (bits) are timed. */
+const char *result_network_name(guint32 meets);
 
 Result *result_new(void);
 void result_free(Result *result);

@@ -106,6 +106,7 @@ static void fill_collectives(const Run *run, Result *result)
             entry->count = run->times.coll_count[g][k];
             entry->bytes = run->times.coll_bytes[g][k];
             entry->seconds = seconds(run->times.coll_ns[g][k]);
+            entry->meets = step_network_meets(&run->times, (GroupKind)g, (CollKind)k);
             g_ptr_array_add(result->collectives, entry);
         }
     }
@@ -140,6 +141,7 @@ static void fill_times(const Run *run, Result *result)
     result->optimizer_s = seconds(times->phase_ns[PHASE_OPTIMIZER]);
     result->exposed_comm_s = seconds(times->exposed_comm_ns);
     result->exposed_host_s = seconds(times->exposed_host_ns);
+    result->crowded_s = seconds(times->crowded_ns);
     for (int i = 0; i < N_EVIDENCES; i++) {
         all += (double)times->evidence_ns[i];
     }

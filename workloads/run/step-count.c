@@ -27,6 +27,7 @@ static void count_instr(const Instr *instr, const ProgramClock *clock, Dense *de
         coll->ns += device_ns;
         coll->count++;
         coll->bytes += instr->bytes;
+        coll->loads[instr->stream] = link_load_max(coll->loads[instr->stream], instr->load);
     }
 }
 
@@ -80,11 +81,41 @@ static void add_counts(const SegmentCounts *counts, int64_t n, StepTimes *times)
         times->coll_ns[coll->group][coll->coll] += n * coll->ns;
         times->coll_count[coll->group][coll->coll] += n * coll->count;
         times->coll_bytes[coll->group][coll->coll] += n * coll->bytes;
+        for (int s = 0; s < N_STREAMS; s++) {
+            LinkLoad *load = &times->coll_load[coll->group][coll->coll][s];
+            *load = link_load_max(*load, coll->loads[s]);
+        }
     }
     for (int i = 0; i < N_EVIDENCES; i++) {
         times->evidence_ns[i] += n * counts->evidence_ns[i];
     }
     times->recomputed_flops += (double)n * counts->recomputed_flops;
+}
+
+/* The largest part of a level's link that collectives of each other stream take, all streams together. */
+static guint32 parts_beside(const StepTimes *times, int stream, int level)
+{
+    guint32 sum = 0;
+    for (int s = 0; s < N_STREAMS; s++) {
+        guint32 most = 0;
+        for (int i = 0; s != stream && i < N_GROUP_KINDS * N_COLLS; i++) {
+            most = MAX(most, link_load_part(times->coll_load[i / N_COLLS][i % N_COLLS][s], level));
+        }
+        sum += most;
+    }
+    return sum;
+}
+
+guint32 step_network_meets(const StepTimes *times, GroupKind group, CollKind coll)
+{
+    guint32 levels = 0;
+    for (int s = 0; s < N_STREAMS; s++) {
+        for (int level = 0; level < N_NET_LEVELS; level++) {
+            guint32 own = link_load_part(times->coll_load[group][coll][s], level);
+            levels |= own > 0 && own + parts_beside(times, s, level) > LINK_PART_ONE ? 1u << level : 0;
+        }
+    }
+    return levels;
 }
 
 void step_count(StepMemo *memo, const Program *program, StepTimes *times)

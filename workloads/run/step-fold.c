@@ -134,7 +134,7 @@ static gboolean push_item(Fold *fold, const ViewItem *item, const gint32 *tokens
     LanePoint point;
     switch ((ViewItemKind)item->kind) {
     case VIEW_WORK:
-        lanes_push_work(lanes, item->lane, item->cls, item->duration_ns, fold->host_ns + item->offset_ns);
+        lanes_push_work(lanes, item->lane, &(ShareWork){(int)item->cls, item->duration_ns, item->value}, fold->host_ns + item->offset_ns);
         fold->host_ns += item->host_ns;
         return TRUE;
     case VIEW_RECORD:
@@ -157,7 +157,7 @@ static gboolean push_item(Fold *fold, const ViewItem *item, const gint32 *tokens
         fold->host_ns = MAX(fold->host_ns, lanes_now(lanes)) + item->host_ns;
         return TRUE;
     case VIEW_MARK:
-        lanes_push_mark(lanes, item->lane, item->value);
+        lanes_push_mark(lanes, item->lane, (guint32)item->value);
         return TRUE;
     case VIEW_DRAIN:
     default:
@@ -437,6 +437,7 @@ gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, 
     times->exposed_comm_ns = sums.ns[STEP_SUM_COMM];
     times->exposed_copy_ns = sums.ns[STEP_SUM_COPY];
     times->exposed_host_ns = sums.ns[STEP_SUM_IDLE];
+    times->crowded_ns = sums.ns[STEP_SUM_CROWDED];
     times->n_events = lanes_n_events(memo->lanes) - n_events;
     return TRUE;
 }

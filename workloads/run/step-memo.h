@@ -17,7 +17,7 @@
 #include "workloads/run/step.h"
 
 /* Sums that the machine keeps: see StepTimes. */
-enum { STEP_SUM_COMM, STEP_SUM_COPY, STEP_SUM_IDLE, N_STEP_SUMS };
+enum { STEP_SUM_COMM, STEP_SUM_COPY, STEP_SUM_IDLE, STEP_SUM_CROWDED, N_STEP_SUMS };
 
 enum { PENDING_MAX = 1024, VIEW_PLACES_MAX = 1024, VIEW_SLOTS_MAX = 128, MOVE_MARKS_MAX = 4 };
 
@@ -25,8 +25,8 @@ typedef enum ViewItemKind { VIEW_WORK, VIEW_RECORD, VIEW_WAIT, VIEW_HOST, VIEW_S
 
 /* What one instruction pushes. */
 typedef struct ViewItem {
-    guint8 kind, lane, cls;
-    guint32 value;        /* RECORD, WAIT: of the view's places; MARK: phase */
+    guint64 kind : 8, lane : 8, cls : 8;
+    guint64 value : LINK_LOAD_BITS; /* RECORD, WAIT: of the view's places; MARK: phase; WORK: its load */
     SimTime duration_ns;  /* WORK */
     SimTime host_ns;      /* what the host needs to issue it; SYNC: to go on after it */
     SimTime offset_ns;    /* WORK: starts no earlier than this after the host came to it */
@@ -68,6 +68,7 @@ typedef struct LabelCount {
 
 typedef struct CollCount {
     gint32 group, coll;
+    LinkLoad loads[N_STREAMS]; /* the largest parts */
     SimTime ns;
     int64_t count, bytes;
 } CollCount;

@@ -52,9 +52,10 @@ StepMemo *step_memo_new(void)
 {
     enum { LANES_OF_COMM = 1u << STREAM_GATHER | 1u << STREAM_REDUCE | 1u << STREAM_ALL_TO_ALL };
     static const LaneWatch watches[N_STEP_SUMS] = {
-        [STEP_SUM_COMM] = {LANES_OF_COMM, 1u << STREAM_COMPUTE},
-        [STEP_SUM_COPY] = {1u << STREAM_COPY_OUT | 1u << STREAM_COPY_IN, 1u << STREAM_COMPUTE},
-        [STEP_SUM_IDLE] = {0, 0}};
+        [STEP_SUM_COMM] = {LANES_OF_COMM, 1u << STREAM_COMPUTE, FALSE},
+        [STEP_SUM_COPY] = {1u << STREAM_COPY_OUT | 1u << STREAM_COPY_IN, 1u << STREAM_COMPUTE, FALSE},
+        [STEP_SUM_IDLE] = {0, 0, FALSE},
+        [STEP_SUM_CROWDED] = {0, 0, TRUE}};
     StepMemo *memo = g_new0(StepMemo, 1);
     memo->laws = intern_new();
     memo->views = intern_new();
@@ -128,6 +129,7 @@ static ViewItem work_item(const Instr *instr, const ProgramClock *clock)
     return (ViewItem){.kind = VIEW_WORK,
                       .lane = instr->stream,
                       .cls = instr->share,
+                      .value = instr->load & LINK_LOAD_MASK,
                       .duration_ns = device_ns,
                       .host_ns = instr->host_ns,
                       .offset_ns = MAX(one_host, instr->host_ns + one_device - device_ns)};

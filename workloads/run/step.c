@@ -55,6 +55,9 @@ typedef struct Step {
 
 enum { N_ROUNDS = 2 };
 
+/* Lane of the log for when the network is crowded, behind the streams of the observed class: nobody else logs there. */
+enum { LANE_CROWDED = N_STREAMS };
+
 /* Tags of stream items: what a callback is for. */
 enum { TAG_WORK, TAG_SYNC, TAG_MARK };
 
@@ -63,12 +66,18 @@ static uint64_t tag_of(int what, int64_t value)
     return (uint64_t)value << 2 | (uint64_t)what;
 }
 
+/* A measured rate; where it was not measured, or_else. */
+static double rate_or(double rate, double or_else)
+{
+    return rate > 0 ? rate : or_else;
+}
+
 /*
- * Rates of kernels that run at once, as measured between two GPUs (hw/calibration/h200/overlap_2gpu.csv): computing and
- * communicating kernels take SMs and bandwidth from each other. The blocks of a grouped product fill the SMs and know their
- * tiles beforehand: those that wait for a collective's SM finish after it, and a collective waits for theirs. Casts beside
- * the compute stream share the memory's bandwidth with memory-bound kernels. A host copy moves far less than the memory
- * can; what it shares is its link.
+ * Rates of kernels that run at once, as measured between two GPUs (hw/calibration/h200/overlap_2gpu.csv; overlap_pairs_2gpu.csv
+ * for several collectives): computing and communicating kernels take SMs and bandwidth from each other. The blocks of a grouped
+ * product fill the SMs and know their tiles beforehand: those that wait for a collective's SM finish after it, and a collective
+ * waits for theirs. Casts beside the compute stream share the memory's bandwidth with memory-bound kernels. A host copy moves
+ * far less than the memory can; what it shares is its link.
  */
 static double share_rate(const void *data, guint32 running, int cls)
 {
@@ -77,21 +86,24 @@ static double share_rate(const void *data, guint32 running, int cls)
     const HostLink *link = &sharing->link;
     gboolean net = running >> SHARE_NET & 1u, comm = net || (running >> SHARE_COMM & 1u), side = running >> SHARE_SIDE & 1u;
     gboolean out = running >> SHARE_HOST_OUT & 1u, in = running >> SHARE_HOST_IN & 1u, copy = out || in;
-    gboolean stream = running >> SHARE_STREAM & 1u, grouped = running >> SHARE_GROUPED & 1u;
+    gboolean stream = running >> SHARE_STREAM & 1u, grouped = running >> SHARE_GROUPED & 1u, several = running >> SHARE_COMMS & 1u;
     gboolean dense = grouped || (running & (1u << SHARE_DENSE | 1u << SHARE_ATTENTION)) != 0;
-    double beside = (side ? device->compute_rate_under_comm : 1) * (copy ? device->compute_rate_under_copy : 1);
-    double of_comm = grouped ? device->comm_rate_under_grouped : stream || dense ? device->comm_rate_under_compute : 1;
+    double under = device->compute_rate_under_comm, of_one = device->comm_rate_under_compute;
+    double more = several ? rate_or(device->compute_rate_under_comms, under) / under : 1;
+    double each = several ? rate_or(device->comms_rate_under_compute, of_one) / of_one : 1;
+    double beside = (side ? under : 1) * (copy ? device->compute_rate_under_copy : 1) * (comm ? more : 1);
+    double of_comm = grouped ? device->comm_rate_under_grouped * each : stream || dense ? of_one * each : 1;
     switch ((ShareClass)cls) {
     case SHARE_DENSE:
-        return (comm ? device->compute_rate_under_comm : 1) * beside;
+        return (comm ? under : 1) * beside;
     case SHARE_GROUPED:
         return (comm ? device->grouped_rate_under_comm : 1) * beside;
     case SHARE_ATTENTION:
         return (comm ? device->attention_rate_under_comm : 1) * beside;
     case SHARE_STREAM:
-        return (comm ? device->compute_rate_under_comm : 1) * (side ? 0.5 : 1);
+        return (comm ? under * more : 1) * (side ? 0.5 : 1);
     case SHARE_SIDE:
-        return stream ? 0.5 : dense ? device->compute_rate_under_comm : 1;
+        return stream ? 0.5 : dense ? under : 1;
     case SHARE_COMM:
         return of_comm;
     case SHARE_NET:
@@ -99,10 +111,20 @@ static double share_rate(const void *data, guint32 running, int cls)
     case SHARE_HOST_OUT:
     case SHARE_HOST_IN:
         return MIN(out && in ? link->duplex_rate : link->alone_rate, net ? link->net_rate : 1);
+    case SHARE_COMMS:
     case N_SHARE_CLASSES:
     default:
         return 1;
     }
+}
+
+/* Collectives take SMs and memory from computation, but not from each other: they meet on links. */
+static ShareLaw *law_of(const Cluster *cluster)
+{
+    Sharing sharing = {cluster->device, host_link_of(cluster)};
+    ShareLaw *law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
+    share_law_keep_apart(law, 1u << SHARE_COMM | 1u << SHARE_NET, SHARE_COMMS);
+    return law;
 }
 
 /* Where a host is: at the instruction that it took last. */
@@ -131,6 +153,7 @@ static void push_compute(Step *step, Host *host, const Instr *instr)
     StreamWork work = {.duration_ns = device_ns,
                        .not_before_ns = MAX(first, last + one_device - device_ns),
                        .cls = instr->share,
+                       .load = instr->load,
                        .tag = work_tag(step, host)};
     host->now_ns = last;
     if (instr->kind == INSTR_COLLECTIVE && step->groups[instr->group][instr->stream] >= 0) {
@@ -269,11 +292,16 @@ static gboolean is_copy_lane(const void *data, int lane)
     return lane == STREAM_COPY_OUT || lane == STREAM_COPY_IN;
 }
 
-static gboolean is_any_lane(const void *data, int lane)
+static gboolean is_stream_lane(const void *data, int lane)
 {
     (void)data;
-    (void)lane;
-    return TRUE;
+    return lane < N_STREAMS;
+}
+
+static gboolean is_crowded_lane(const void *data, int lane)
+{
+    (void)data;
+    return lane == LANE_CROWDED;
 }
 
 gboolean step_group_meets(Program *const *programs, int64_t n_classes, GroupKind group)
@@ -309,7 +337,7 @@ static void step_build(Step *step, Program *const *programs, const ShareLaw *law
 
 /* What nothing hides between two moments. */
 typedef struct Exposed {
-    SimTime comm_ns, copy_ns, host_ns;
+    SimTime comm_ns, copy_ns, host_ns, crowded_ns;
 } Exposed;
 
 static Exposed exposed_between(const Step *step, SimTime from_ns, SimTime to_ns)
@@ -325,7 +353,8 @@ static Exposed exposed_between(const Step *step, SimTime from_ns, SimTime to_ns)
     }
     return (Exposed){span_log_exposed_ns(window, is_comm_lane, is_compute_lane, NULL),
                      span_log_exposed_ns(window, is_copy_lane, is_compute_lane, NULL),
-                     MAX(0, to_ns - from_ns - span_log_busy_ns(window, is_any_lane, NULL))};
+                     MAX(0, to_ns - from_ns - span_log_busy_ns(window, is_stream_lane, NULL)),
+                     span_log_busy_ns(window, is_crowded_lane, NULL)};
 }
 
 static void add_exposed(StepTimes *times, const Exposed *exposed, int64_t n)
@@ -333,6 +362,7 @@ static void add_exposed(StepTimes *times, const Exposed *exposed, int64_t n)
     times->exposed_comm_ns += n * exposed->comm_ns;
     times->exposed_copy_ns += n * exposed->copy_ns;
     times->exposed_host_ns += n * exposed->host_ns;
+    times->crowded_ns += n * exposed->crowded_ns;
 }
 
 /*
@@ -394,8 +424,7 @@ static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_c
     Step step = {
         .device = plan->cluster->device, .n_classes = n_classes, .times = ret_times, .start_ns = -1, .observer = observer};
     StreamCallbacks callbacks = {.done = on_done, .self = &step};
-    Sharing sharing = {step.device, host_link_of(plan->cluster)};
-    g_autoptr(ShareLaw) law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
+    g_autoptr(ShareLaw) law = law_of(plan->cluster);
     g_autoptr(SimEngine) engine = sim_engine_new();
     g_autoptr(SpanLog) log = span_log_new();
     g_autoptr(Streams) streams = streams_new(engine, &callbacks);
@@ -412,6 +441,7 @@ static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_c
     step.n_repeats = n_repeats;
     step.n_skipped = programs[0]->repeat.times - n_repeats;
     step_build(&step, programs, law);
+    streams_log_crowded(streams, 0, log, LANE_CROWDED);
     for (int64_t c = 0; c < n_classes; c++) {
         host_run(&step, &hosts[c]);
     }
@@ -468,11 +498,10 @@ gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *program
         return run_streams(plan, programs, n_classes, ret_times, error);
     }
     if (memo->cluster != plan->cluster) {
-        Sharing sharing = {plan->cluster->device, host_link_of(plan->cluster)};
         share_law_free(memo->law);
         cluster_free(memo->cluster);
         memo->cluster = cluster_ref(plan->cluster);
-        memo->law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
+        memo->law = law_of(plan->cluster);
     }
     *ret_times = (StepTimes){0};
     if (!step_fold(memo, memo->law, programs[0], ret_times, &settled) || !settled) {

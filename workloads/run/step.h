@@ -18,6 +18,7 @@ typedef struct StepTimes {
     SimTime exposed_comm_ns;      /* collectives running while the compute stream of the observed class does not */
     SimTime exposed_copy_ns;      /* copies between HBM and DDR running while the compute stream does not: stalls */
     SimTime exposed_host_ns;      /* nothing running there */
+    SimTime crowded_ns;           /* links of the network slow collectives of the observed class down */
     SimTime busy_ns[N_LABELS];    /* observed class: time of kernels by label, collectives included */
     int64_t launches[N_LABELS];
     double flops[N_LABELS];
@@ -26,9 +27,17 @@ typedef struct StepTimes {
     SimTime coll_ns[N_GROUP_KINDS][N_COLLS];
     int64_t coll_count[N_GROUP_KINDS][N_COLLS];
     int64_t coll_bytes[N_GROUP_KINDS][N_COLLS];
+    LinkLoad coll_load[N_GROUP_KINDS][N_COLLS][N_STREAMS]; /* the largest parts that one of them takes, by stream */
     SimTime evidence_ns[N_EVIDENCES];
     uint64_t n_events;
 } StepTimes;
+
+/*
+ * Levels of the network (bits by NetLevel) at which a kind of collective may meet others of the step: at most one of each
+ * stream runs at once, and there the largest parts of all streams are more than a link. 0: it cannot, and every one of
+ * them takes what the closed form says.
+ */
+guint32 step_network_meets(const StepTimes *times, GroupKind group, CollKind coll);
 
 /* What steps of one session remember for each other. Serves one thread. */
 typedef struct StepMemo StepMemo;
