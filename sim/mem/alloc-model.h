@@ -62,10 +62,32 @@ void alloc_model_mark(AllocModel *model);
 void alloc_model_rewind(AllocModel *model);
 
 /*
- * Appends words (int64_t) that say what has changed since the mark: of two futures of one model, equal words mean equal models
- * but for the names of blocks.
+ * A free block at the end of a segment that came (or of an expandable one that grew) after the mark: its size is left open.
+ * least … most: what it may be for everything to go on as it does, once watched.
  */
-void alloc_model_append_change(const AllocModel *model, GArray *words);
+typedef struct AllocTail {
+    gint32 block; /* the last one of the segment, now */
+    int64_t bytes, least, most;
+} AllocTail;
+
+enum { ALLOC_TAILS_MAX = 16 };
+
+/*
+ * Appends words (int64_t) that say what has changed since the mark: of two futures of one model, equal words and equal sizes of
+ * their tails mean equal models, but for the names of blocks and for the addresses of new segments, of which only the order
+ * counts. Returns the number of tails, -1: more than ALLOC_TAILS_MAX.
+ */
+int alloc_model_append_change(AllocModel *model, GArray *words, AllocTail *ret_tails);
+
+/* After that: where a block is, as a word in which the addresses of new segments do not count either. */
+void alloc_model_append_place(const AllocModel *model, AllocBlock block, GArray *words);
+
+/*
+ * From now on the model finds out within which sizes of each tail (n of them, borrowed; block and bytes are set) it would do the
+ * same, for each whatever the others are within theirs: the same blocks at the same offsets, new segments when it asks for
+ * some. n 0: no longer.
+ */
+void alloc_model_watch(AllocModel *model, AllocTail *tails, int n);
 
 AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes);
 

@@ -324,22 +324,41 @@ gboolean block_bins_holds(const BlockBins *bins, int shelf_idx, gint32 idx)
     return FALSE;
 }
 
-gint32 block_bins_at_least(const BlockBins *bins, int shelf_idx, int64_t bytes)
+/* The first bin from a rank on that holds something, or NULL. */
+static const Bin *first_full(const Shelf *shelf, gint32 rank)
 {
-    const Shelf *shelf = &bins->shelves[shelf_idx];
-    gint32 guess = *hint_of(shelf, bytes), n_words = (shelf->n + 63) / 64;
-    gint32 rank = is_bin_of(shelf, guess, bytes) ? shelf->bins[guess].rank : find_rank(shelf, bytes);
-    if (rank == shelf->n) {
-        return 0;
+    gint32 word = rank >> 6, n_words = (shelf->n + 63) / 64;
+    if (rank >= shelf->n) {
+        return NULL;
     }
-    gint32 word = rank >> 6;
     uint64_t bits = shelf->full[word] & ~(uint64_t)0 << (rank & 63);
     while (bits == 0) {
         if (++word == n_words) {
-            return 0;
+            return NULL;
         }
         bits = shelf->full[word];
     }
-    const Bin *bin = &shelf->bins[shelf->order[(word << 6) + __builtin_ctzll(bits)]];
-    return bin->blocks[bin->n - 1];
+    return &shelf->bins[shelf->order[(word << 6) + __builtin_ctzll(bits)]];
+}
+
+gint32 block_bins_at_least(const BlockBins *bins, int shelf_idx, int64_t bytes)
+{
+    const Shelf *shelf = &bins->shelves[shelf_idx];
+    gint32 guess = *hint_of(shelf, bytes);
+    gint32 rank = is_bin_of(shelf, guess, bytes) ? shelf->bins[guess].rank : find_rank(shelf, bytes);
+    const Bin *bin = first_full(shelf, rank);
+    return bin != NULL ? bin->blocks[bin->n - 1] : 0;
+}
+
+int64_t block_bins_next_bytes(const BlockBins *bins, int shelf_idx, gint32 idx, gint32 *ret_block)
+{
+    const Shelf *shelf = &bins->shelves[shelf_idx];
+    const Bin *own = &shelf->bins[block_bins_get(bins, idx)->bin];
+    const Bin *bin = own->n > 1 ? own : first_full(shelf, own->rank + 1);
+    if (bin == NULL) {
+        *ret_block = 0;
+        return G_MAXINT64;
+    }
+    *ret_block = bin->blocks[bin->n - 1] != idx ? bin->blocks[bin->n - 1] : bin->blocks[bin->n - 2];
+    return shelf->sizes[bin->rank];
 }

@@ -88,5 +88,8 @@ void block_bins_put(BlockBins *bins, int shelf, gint32 block);
 void block_bins_take(BlockBins *bins, int shelf, gint32 block);
 gboolean block_bins_holds(const BlockBins *bins, int shelf, gint32 block);
 
+/* Size of the least other block on a shelf that is no smaller than one that stands there; G_MAXINT64: there is none. */
+int64_t block_bins_next_bytes(const BlockBins *bins, int shelf, gint32 block, gint32 *ret_block);
+
 /* The least block of at least that many bytes, or 0. */
 gint32 block_bins_at_least(const BlockBins *bins, int shelf, int64_t bytes);

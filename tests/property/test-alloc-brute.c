@@ -128,8 +128,125 @@ static void test_same(void **state)
     }
 }
 
+/* What a model does in a random history of so many rounds from some draw on; notes addresses or sizes of what it takes. */
+typedef struct History {
+    AllocBlock blocks[N_LIVE];
+    int64_t sum; /* of what it noted, mixed */
+} History;
+
+static void go_on(AllocModel *model, History *history, uint64_t seed, uint64_t from, uint64_t n, gboolean notes_addresses)
+{
+    for (uint64_t i = from; i < from + n; i++) {
+        size_t at = rng_below(seed, RNG_TEST, 8 * i + 4, N_LIVE);
+        int stream = (int)rng_below(seed, RNG_TEST, 8 * i + 5, N_STREAMS);
+        alloc_model_give(model, history->blocks[at]);
+        history->blocks[at] = alloc_model_take(model, stream, draw_bytes(seed, i));
+        int64_t noted = notes_addresses ? alloc_model_address(model, history->blocks[at]) : alloc_model_block_bytes(model, history->blocks[at]);
+        history->sum = (int64_t)((uint64_t)history->sum * 0x9e3779b97f4a7c15u + (uint64_t)noted);
+    }
+}
+
+/* Back at a mark everything is as it was there: what follows is what follows in a copy made there. */
+static void test_rewind(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        g_autoptr(AllocModel) model = alloc_model_new(N_STREAMS, 0), copy = alloc_model_new(N_STREAMS, 0);
+        History history = {0};
+        if (seed % 2 == 1) {
+            alloc_model_make_expandable(model);
+        }
+        go_on(model, &history, seed, 0, 400, TRUE);
+        for (uint64_t turn = 0; turn < 3; turn++) {
+            History astray = history, again = history, other = history;
+            alloc_model_copy(copy, model);
+            alloc_model_mark(model);
+            go_on(model, &astray, seed, 1000 * (turn + 1), 20 << turn, TRUE);
+            assert_null(alloc_model_find_fault(model));
+            alloc_model_rewind(model);
+            assert_null(alloc_model_find_fault(model));
+            go_on(copy, &other, seed, 500, 300, TRUE);
+            alloc_model_mark(model);
+            go_on(model, &again, seed, 500, 300, TRUE);
+            check_int(again.sum, other.sum);
+            check_int(alloc_model_stats(model)->reserved_bytes_max, alloc_model_stats(copy)->reserved_bytes_max);
+            alloc_model_rewind(model);
+        }
+    }
+}
+
+/* Takes large blocks and gives them back, so that new segments stay behind; some of one are still in use. */
+static void leave_tails(AllocModel *model, uint64_t seed, uint64_t draw)
+{
+    AllocBlock large[3], small;
+    for (uint64_t k = 0; k < G_N_ELEMENTS(large); k++) {
+        int64_t mib = 20 + (int64_t)rng_below(seed, RNG_TEST, 1000000 + k, 60), more = (int64_t)rng_below(draw, RNG_TEST, 2000000 + k, 12);
+        large[k] = alloc_model_take(model, (int)(k % N_STREAMS), (mib + more) * MIB);
+    }
+    alloc_model_give(model, large[0]);
+    small = alloc_model_take(model, 0, 2 * MIB);
+    alloc_model_give(model, large[1]);
+    alloc_model_give(model, large[2]);
+    if (seed % 3 == 0) {
+        alloc_model_give(model, small);
+    }
+}
+
+/*
+ * Futures of one model that say the same words go on alike while the sizes of their tails lie within the bounds that one of
+ * them found: what is taken is as large, and as much is reserved on the way.
+ */
+static void test_tails(void **state)
+{
+    (void)state;
+    int n_alike = 0, n_other = 0;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        g_autoptr(AllocModel) model = alloc_model_new(N_STREAMS, 0), first = alloc_model_new(N_STREAMS, 0), second = alloc_model_new(N_STREAMS, 0);
+        g_autoptr(GArray) words = g_array_new(FALSE, FALSE, sizeof(int64_t)), other_words = g_array_new(FALSE, FALSE, sizeof(int64_t));
+        AllocTail tails[ALLOC_TAILS_MAX], others[ALLOC_TAILS_MAX];
+        History history = {0};
+        if (seed % 4 == 3) {
+            alloc_model_make_expandable(model);
+        }
+        go_on(model, &history, seed, 0, 60, FALSE);
+        alloc_model_mark(model);
+        leave_tails(model, seed, seed);
+        int n_tails = alloc_model_append_change(model, words, tails);
+        History noted = history;
+        int64_t before = alloc_model_stats(model)->reserved_bytes;
+        assert_true(n_tails >= 0);
+        alloc_model_copy(first, model);
+        alloc_model_rewind(model);
+        alloc_model_watch(first, tails, n_tails);
+        go_on(first, &noted, seed, 100, 40, FALSE);
+        int64_t more = alloc_model_stats(first)->reserved_bytes - before;
+        for (uint64_t draw = 0; draw < 20; draw++) {
+            History again = history;
+            g_array_set_size(other_words, 0);
+            alloc_model_mark(model);
+            leave_tails(model, seed, 7000 + draw);
+            int n = alloc_model_append_change(model, other_words, others);
+            before = alloc_model_stats(model)->reserved_bytes;
+            alloc_model_copy(second, model);
+            alloc_model_rewind(model);
+            gboolean alike = n == n_tails && words->len == other_words->len && memcmp(words->data, other_words->data, words->len * sizeof(int64_t)) == 0;
+            for (int i = 0; alike && i < n; i++) {
+                alike = others[i].bytes >= tails[i].least && others[i].bytes <= tails[i].most;
+            }
+            go_on(second, &again, seed, 100, 40, FALSE);
+            n_alike += alike;
+            n_other += again.sum != noted.sum;
+            if (alike) {
+                check_int(again.sum, noted.sum);
+                check_int(alloc_model_stats(second)->reserved_bytes - before, more);
+            }
+        }
+    }
+    assert_true(n_alike > 500 && n_other > 500); /* both happen */
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same), cmocka_unit_test(test_rewind), cmocka_unit_test(test_tails)};
     return cmocka_run_group_tests_name("alloc-brute", tests, NULL, NULL);
 }

@@ -158,6 +158,8 @@ void lower_frame_add_run(const LowerFrame *frame, int part, Program *program)
     ProgramRun run = {program->calls->len, n, frame->ids[part]};
     if (n > 0) {
         g_array_append_vals(program->calls, &g_array_index(frame->calls, Call, first), n);
+    }
+    if (n > 0 && (part == PART_OPTIMIZER || part % N_BATCH_PARTS != PART_BETWEEN)) {
         g_array_append_val(program->runs, run);
     }
 }

@@ -53,5 +53,5 @@ void lower_frame_start(const LowerFrame *frame, Lowering *lowering);
 /* What the frame's lowering knew before a part, for another lowering. */
 StepState lower_frame_state(const LowerFrame *frame, int part, Lowering *lowering);
 
-/* Appends the calls of a part as a run. */
+/* Appends the calls of a part, as a run unless they stand between two parts of the head: few calls, behind which nothing is alike. */
 void lower_frame_add_run(const LowerFrame *frame, int part, Program *program);

@@ -16,6 +16,13 @@ typedef struct Node {
     Ledger ledger;     /* peak_call: in the run */
 } Node;
 
+/* The runs that end a program, from a part that left certain changes: what is noted on the way is the same for all sizes of the
+ * tails (alloc-model.h) within bounds. */
+typedef struct Zone {
+    int64_t least[ALLOC_TAILS_MAX], most[ALLOC_TAILS_MAX];
+    Ledger ledger; /* peak_call: from the first of the runs; reserved_bytes: more than before them */
+} Zone;
+
 /* A walk that waits at a node for a part that is no run. */
 typedef struct Standing {
     guint32 node;
@@ -26,6 +33,9 @@ typedef struct Standing {
 struct LedgerMemo {
     Intern *names;  /* of nodes */
     GArray *nodes;  /* Node, by number */
+    Intern *endings;  /* the same for the runs that end a program */
+    GPtrArray *zones; /* GArray of Zone, by number of the ending */
+    size_t n_zones;
     GArray *standing;
     GPtrArray *spare; /* LedgerWalk: nowhere */
     GArray *words, *pieces; /* scratch */
@@ -54,11 +64,18 @@ static void drop_walk(void *walk)
     ledger_walk_free(walk);
 }
 
+static void drop_zones(void *zones)
+{
+    g_array_unref(zones);
+}
+
 LedgerMemo *ledger_memo_new(void)
 {
     LedgerMemo *memo = g_new0(LedgerMemo, 1);
     memo->names = intern_new();
     memo->nodes = g_array_new(FALSE, TRUE, sizeof(Node));
+    memo->endings = intern_new();
+    memo->zones = g_ptr_array_new_with_free_func(drop_zones);
     memo->standing = g_array_new(FALSE, FALSE, sizeof(Standing));
     memo->spare = g_ptr_array_new_with_free_func(drop_walk);
     memo->words = g_array_new(FALSE, FALSE, sizeof(int64_t));
@@ -70,6 +87,9 @@ void ledger_memo_clear(LedgerMemo *memo)
 {
     intern_clear(memo->names);
     g_array_set_size(memo->nodes, 0);
+    intern_clear(memo->endings);
+    g_ptr_array_set_size(memo->zones, 0);
+    memo->n_zones = 0;
     for (guint i = 0; i < memo->standing->len; i++) {
         ledger_walk_free(g_array_index(memo->standing, Standing, i).walk);
     }
@@ -83,6 +103,8 @@ void ledger_memo_free(LedgerMemo *memo)
         ledger_memo_clear(memo);
         intern_free(memo->names);
         g_array_unref(memo->nodes);
+        intern_free(memo->endings);
+        g_ptr_array_unref(memo->zones);
         g_array_unref(memo->standing);
         g_ptr_array_unref(memo->spare);
         g_array_unref(memo->words);
@@ -93,7 +115,8 @@ void ledger_memo_free(LedgerMemo *memo)
 
 size_t ledger_memo_size_bytes(const LedgerMemo *memo)
 {
-    return intern_size_bytes(memo->names) + memo->nodes->len * sizeof(Node);
+    return intern_size_bytes(memo->names) + memo->nodes->len * sizeof(Node) + intern_size_bytes(memo->endings) +
+           memo->zones->len * sizeof(GArray) + memo->n_zones * sizeof(Zone);
 }
 
 /* ---- walks ---- */
@@ -190,12 +213,24 @@ static guint32 run_node(LedgerMemo *memo, guint32 from, gint64 run)
     return name_words(memo);
 }
 
+static int64_t reserved_of(const LedgerWalk *walk)
+{
+    return alloc_model_stats(walk->alloc)->reserved_bytes_max;
+}
+
+/* The moment to which a part has led that is no run: exactly that. */
 static guint32 change_node(LedgerMemo *memo, guint32 from, LedgerWalk *walk)
 {
-    int64_t words[] = {FROM_CHANGE, from};
+    AllocTail tails[ALLOC_TAILS_MAX];
+    int64_t words[] = {FROM_CHANGE, from, reserved_of(walk)};
     g_array_set_size(memo->words, 0);
     g_array_append_vals(memo->words, words, G_N_ELEMENTS(words));
-    walk_append_change(walk, memo->words);
+    int n_tails = walk_append_change(walk, memo->words, tails);
+    for (int i = 0; i < n_tails; i++) {
+        g_array_append_val(memo->words, tails[i].bytes);
+    }
+    int64_t end = n_tails >= 0 ? n_tails : -(int64_t)++memo->n_uses; /* too much to say: like nothing else */
+    g_array_append_val(memo->words, end);
     return name_words(memo);
 }
 
@@ -280,6 +315,94 @@ static gboolean fold_run(LedgerFold *fold, const Piece *piece, GError **error)
     return TRUE;
 }
 
+/* The zone of an ending in which sizes of tails lie, or NULL. */
+static const Zone *find_zone(const GArray *zones, const AllocTail *tails, int n_tails)
+{
+    for (guint z = zones->len; z-- > 0;) {
+        const Zone *zone = &g_array_index(zones, Zone, z);
+        int i = 0;
+        while (i < n_tails && tails[i].bytes >= zone->least[i] && tails[i].bytes <= zone->most[i]) {
+            i++;
+        }
+        if (i == n_tails) {
+            return zone;
+        }
+    }
+    return NULL;
+}
+
+/* Walks the runs that end a program; within the bounds that *ret_zone gets every program would do the same. */
+static gboolean walk_ending(LedgerFold *fold, guint first_piece, AllocTail *tails, int n_tails, Zone *ret_zone, GError **error)
+{
+    const GArray *pieces = fold->memo->pieces;
+    gboolean ok = TRUE;
+    own_walk(fold);
+    walk_set_program(fold->walk, fold->program);
+    walk_start_ledger(fold->walk);
+    int64_t reserved_before = reserved_of(fold->walk);
+    alloc_model_watch(fold->walk->alloc, tails, MAX(n_tails, 0));
+    for (guint i = first_piece; i < pieces->len && ok; i++) {
+        const Piece *piece = &g_array_index(pieces, Piece, i);
+        ok = walk_calls(fold->walk, piece->first, piece->n, error);
+    }
+    alloc_model_watch(fold->walk->alloc, NULL, 0);
+    *ret_zone = (Zone){.ledger = fold->walk->ledger};
+    ret_zone->ledger.peak_call -= (gint32)g_array_index(pieces, Piece, first_piece).first;
+    ret_zone->ledger.reserved_bytes -= reserved_before;
+    for (int i = 0; i < n_tails; i++) {
+        ret_zone->least[i] = tails[i].least;
+        ret_zone->most[i] = tails[i].most;
+    }
+    return ok && walk_check_end(fold->walk, error);
+}
+
+/* Zones of the ending that begins where the fold's walk stands, a part that is no run behind its mark. */
+static GArray *find_ending(LedgerFold *fold, guint first_piece, AllocTail *ret_tails, int *ret_n_tails)
+{
+    LedgerMemo *memo = fold->memo;
+    int64_t from = fold->node;
+    gboolean is_new;
+    g_array_set_size(memo->words, 0);
+    g_array_append_val(memo->words, from);
+    for (guint i = first_piece; i < memo->pieces->len; i++) {
+        g_array_append_val(memo->words, g_array_index(memo->pieces, Piece, i).run);
+    }
+    *ret_n_tails = walk_append_change(fold->walk, memo->words, ret_tails);
+    int64_t end = *ret_n_tails;
+    g_array_append_val(memo->words, end);
+    guint32 id = intern_bytes(memo->endings, memo->words->data, memo->words->len * sizeof(int64_t), &is_new);
+    if (is_new) {
+        g_ptr_array_add(memo->zones, g_array_new(FALSE, FALSE, sizeof(Zone)));
+    }
+    return g_ptr_array_index(memo->zones, id);
+}
+
+/* Everything from a piece on, all of it runs, behind a part that is no run. */
+static gboolean fold_ending(LedgerFold *fold, guint first_piece, GError **error)
+{
+    AllocTail tails[ALLOC_TAILS_MAX];
+    int n_tails;
+    Zone fresh;
+    GArray *zones = find_ending(fold, first_piece, tails, &n_tails);
+    const Zone *zone = n_tails >= 0 ? find_zone(zones, tails, n_tails) : NULL;
+    int64_t reserved_before = reserved_of(fold->walk);
+    if (zone == NULL) {
+        if (!walk_ending(fold, first_piece, tails, n_tails, &fresh, error)) {
+            return FALSE;
+        }
+        zone = &fresh;
+        if (n_tails >= 0) {
+            g_array_append_val(zones, fresh);
+            fold->memo->n_zones++;
+        }
+    }
+    Ledger ledger = zone->ledger;
+    ledger.peak_call += (gint32)g_array_index(fold->memo->pieces, Piece, first_piece).first;
+    ledger.reserved_bytes += reserved_before;
+    ledger_join(&fold->ledger, &ledger);
+    return TRUE;
+}
+
 /* Calls of this program alone: walked from a walk that waits before them, and goes back there. */
 static gboolean fold_calls(LedgerFold *fold, const Piece *piece, GError **error)
 {
@@ -298,7 +421,6 @@ static gboolean fold_calls(LedgerFold *fold, const Piece *piece, GError **error)
         return FALSE;
     }
     ledger_join(&fold->ledger, &fold->walk->ledger);
-    fold->node = change_node(memo, fold->node, fold->walk);
     return TRUE;
 }
 
@@ -338,18 +460,35 @@ static void fold_start(LedgerFold *fold)
 static gboolean fold_pieces(LedgerFold *fold, gboolean *ret_missing, GError **error)
 {
     const GArray *pieces = fold->memo->pieces;
-    gboolean ok = TRUE;
+    guint last = pieces->len; /* the last piece that is no run */
     *ret_missing = FALSE;
     fold_start(fold);
-    for (guint i = 0; i < pieces->len && ok; i++) {
+    while (last > 0 && g_array_index(pieces, Piece, last - 1).run >= 0) {
+        last--;
+    }
+    for (guint i = 0; i < pieces->len; i++) {
         const Piece *piece = &g_array_index(pieces, Piece, i);
         if (!has_walk(fold, piece)) {
             *ret_missing = TRUE;
             return TRUE;
         }
-        ok = piece->run >= 0 ? fold_run(fold, piece, error) : fold_calls(fold, piece, error);
+        if (piece->run >= 0) {
+            if (!fold_run(fold, piece, error)) {
+                return FALSE;
+            }
+        } else if (!fold_calls(fold, piece, error)) {
+            return FALSE;
+        } else if (i + 1 == last && last < pieces->len) {
+            if (!fold_ending(fold, last, error)) {
+                return FALSE;
+            }
+            leave_walk(fold);
+            return TRUE;
+        } else {
+            fold->node = change_node(fold->memo, fold->node, fold->walk);
+        }
     }
-    if (ok && (fold->walk == NULL || walk_check_end(fold->walk, error))) {
+    if (fold->walk == NULL || walk_check_end(fold->walk, error)) {
         leave_walk(fold);
         return TRUE;
     }

@@ -77,8 +77,12 @@ void walk_copy(LedgerWalk *to, const LedgerWalk *from);
 void walk_mark(LedgerWalk *walk);
 void walk_rewind(LedgerWalk *walk);
 
-/* Appends words (int64_t) that say what has changed since the mark: equal words, equal walks from here on. */
-void walk_append_change(LedgerWalk *walk, GArray *words);
+/*
+ * Appends words (int64_t) that say what has changed since the mark: of walks from one mark, equal words and equal sizes of the
+ * tails (alloc-model.h; at most ALLOC_TAILS_MAX of them) mean equal walks from here on, but for what is reserved so far. Returns
+ * the number of tails, -1: too many.
+ */
+int walk_append_change(LedgerWalk *walk, GArray *words, AllocTail *ret_tails);
 
 /* Memory that a walk takes. */
 size_t walk_size_bytes(const LedgerWalk *walk);

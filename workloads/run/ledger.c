@@ -403,20 +403,23 @@ static int by_buffer(gconstpointer a, gconstpointer b)
     return x < y ? -1 : x > y;
 }
 
-void walk_append_change(LedgerWalk *walk, GArray *words)
+int walk_append_change(LedgerWalk *walk, GArray *words, AllocTail *ret_tails)
 {
-    alloc_model_append_change(walk->alloc, words);
+    int n_tails = alloc_model_append_change(walk->alloc, words, ret_tails);
     g_array_sort(walk->saved, by_buffer);
     for (guint i = 0; i < walk->saved->len; i++) {
         const SavedAlive *saved = &g_array_index(walk->saved, SavedAlive, i);
         const Alive *alive = &walk->alive[saved->buffer];
-        gboolean in_hbm = alive->alive && alive->tier == TIER_HBM;
-        int64_t entry[] = {(int64_t)saved->buffer << 32 | alive->alive << 16 | alive->tier << 8 | alive->tag,
-                           in_hbm ? alloc_model_address(walk->alloc, alive->block) : 0, alive->bytes, alive->rounded_bytes};
+        int64_t entry[] = {(int64_t)saved->buffer << 32 | alive->alive << 16 | alive->tier << 8 | alive->tag, alive->bytes,
+                           alive->rounded_bytes};
         if (alive->alive || saved->alive.alive) {
             g_array_append_vals(words, entry, G_N_ELEMENTS(entry));
         }
+        if (alive->alive && alive->tier == TIER_HBM) {
+            alloc_model_append_place(walk->alloc, alive->block, words);
+        }
     }
+    return n_tails;
 }
 
 void ledger_join(Ledger *ledger, const Ledger *next)
