@@ -6,6 +6,7 @@
 
 #include "workloads/lower/lower.h"
 #include "workloads/run/groups.h"
+#include "workloads/run/run-cache.h"
 #include "workloads/run/run.h"
 #include "workloads/run/session.h"
 #include "workloads/run/step.h"
@@ -13,9 +14,9 @@
 enum { N_PLANS = 500, N_RESULTS = 240, N_NEIGHBOURS = 4, N_MEMORY = 120 };
 
 /* How the loss of a plan's neighbours is cut: as it is, rows, columns, both. */
-static const char *const cuts[] = {"", " loss.seq_chunk=48", " loss.seq_chunk=17", " loss.vocab_chunk=64", " loss.seq_chunk=48 loss.vocab_chunk=640",
-                                   " loss.seq_chunk=96 loss.vocab_chunk=128", " loss.seq_chunk=0 loss.vocab_chunk=0",
-                                   " loss.seq_chunk=17 workload.global_batch=240"};
+static const char *const cuts[] = {"", " loss.seq_chunk=48", " loss.seq_chunk=48 loss.vocab_chunk=640", " loss.vocab_chunk=64",
+                                   " loss.seq_chunk=0 loss.vocab_chunk=0 workload.seq_len=96", " loss.seq_chunk=17 loss.vocab_chunk=0",
+                                   " loss.seq_chunk=96 loss.vocab_chunk=128", " loss.seq_chunk=17 workload.global_batch=240"};
 
 /* A random plan, every fourth of many micro-batches, with a cut of the loss. */
 static Plan *make_plan(uint64_t seed, const char *cut, GError **error)
@@ -52,21 +53,21 @@ static void check_times(const StepTimes *a, const StepTimes *b, uint64_t seed)
 static void test_times(void **state)
 {
     (void)state;
-    g_autoptr(StepMemo) memo = step_memo_new();
-    int n = 0;
-    for (uint64_t seed = 1; n < N_PLANS; seed++) {
+    g_autoptr(RunCache) cache = run_cache_new();
+    for (uint64_t i = 0, n = 0; n < N_PLANS; i++) {
+        uint64_t seed = 1 + i / 2; /* each with two cuts, every now and then of one frame */
         g_autoptr(GError) error = NULL;
-        g_autoptr(Plan) plan = make_plan(seed, cuts[seed % 3 == 0], NULL);
+        g_autoptr(Plan) plan = make_plan(seed, cuts[(seed + 4 * (i % 2)) % G_N_ELEMENTS(cuts)], NULL);
         if (plan == NULL) {
             continue;
         }
-        g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+        run_cache_trim(cache);
         RunGroups groups;
-        assert_true(run_groups_init(&groups, NULL, plan, graphs, &error));
+        assert_true(run_groups_init(&groups, cache, plan, lower_cache_graphs(cache->lowered, plan), &error));
         Program *const *programs = (Program *const *)(void *)groups.programs->pdata;
         int64_t n_classes = groups.programs->len;
         StepTimes folded, unfolded;
-        assert_true(step_run_memo(memo, plan, programs, n_classes, &folded, &error));
+        assert_true(step_run_memo(cache->steps, plan, programs, n_classes, &folded, &error));
         assert_true(step_run_unfolded(plan, programs, n_classes, &unfolded, &error));
         run_groups_clear(&groups);
         check_times(&folded, &unfolded, seed);

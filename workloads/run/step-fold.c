@@ -42,6 +42,7 @@ typedef struct Fold {
     LaneSums sums, start_sums; /* of the measured step: since the start of the run, up to its start */
     LaneSums end_sums;
     int64_t n_unsettled;
+    GArray *run_marks; /* MoveMark, counted from the start of the fold: since the run of calls under way began */
 } Fold;
 
 static gint32 slot_token(const Fold *fold, guint slot)
@@ -188,6 +189,8 @@ static void note_mark(Fold *fold, const MoveMark *mark, SimTime from_ns)
     fold->mark_ns = ns;
     fold->end_sums = fold->sums;
     sums_add(&fold->end_sums, &mark->sums, 1);
+    MoveMark noted = {mark->phase, ns, fold->end_sums};
+    g_array_append_val(fold->run_marks, noted);
     if (mark->phase == PHASE_OPTIMIZER && fold->start_ns < 0) {
         fold->start_ns = ns;
         fold->start_sums = fold->end_sums;
@@ -302,6 +305,111 @@ static gboolean make_move(Fold *fold, const TimeView *view, const Call *call)
     return TRUE;
 }
 
+/* ---- runs of calls ---- */
+
+/* A place in a run that nothing is known of: what leads on from it. */
+typedef struct RunStop {
+    guint32 key;
+    SimTime now_ns;
+    LaneSums sums;
+    guint n_marks; /* noted before */
+} RunStop;
+
+/* The key of a place in a run: what the rest of the run depends on. */
+static guint32 run_key(Fold *fold, const ProgramRun *run, guint place, gboolean *ret_is_new)
+{
+    GArray *words = fold->memo->words;
+    const ProgramClock *clock = &fold->program->clock;
+    int64_t head[] = {fold->law, (int64_t)run->id << 32 | place, clock->side, 0, fold->state, fold->slots->len};
+    guint n_head = G_N_ELEMENTS(head);
+    memcpy(&head[3], &clock->part, sizeof clock->part);
+    g_array_set_size(words, n_head + (fold->slots->len + 1) / 2);
+    g_array_index(words, int64_t, words->len - 1) = 0;
+    memcpy(words->data, head, sizeof head);
+    if (fold->slots->len > 0) {
+        memcpy(&g_array_index(words, int64_t, n_head), fold->slots->data, fold->slots->len * sizeof(gint32));
+    }
+    guint32 key = intern_bytes(fold->memo->run_keys, words->data, words->len * sizeof(int64_t), ret_is_new);
+    if (*ret_is_new) {
+        RunMove unknown = {.state = -1};
+        g_array_append_val(fold->memo->run_moves, unknown);
+    }
+    return key;
+}
+
+static void apply_run(Fold *fold, const RunMove *move)
+{
+    for (guint i = 0; i < move->n_marks; i++) {
+        note_mark(fold, &move->marks[i], fold->now_ns);
+    }
+    fold->now_ns += move->ns;
+    fold->state = move->state;
+    fold->in_lanes = FALSE;
+    g_array_set_size(fold->slots, 0);
+    if (move->n_slots > 0) {
+        g_array_append_vals(fold->slots, &g_array_index(fold->memo->run_slots, gint32, move->first_slot), move->n_slots);
+    }
+    sums_add(&fold->sums, &move->sums, 1);
+}
+
+/* The run has ended: so much has happened since each of its stops. */
+static void keep_stops(Fold *fold, const RunStop *stops, guint n)
+{
+    StepMemo *memo = fold->memo;
+    guint first_slot = memo->run_slots->len;
+    if (fold->state < 0 || n == 0) {
+        return;
+    }
+    if (fold->slots->len > 0) {
+        g_array_append_vals(memo->run_slots, fold->slots->data, fold->slots->len);
+    }
+    for (guint i = 0; i < n; i++) {
+        RunMove *move = &g_array_index(memo->run_moves, RunMove, stops[i].key);
+        guint n_marks = fold->run_marks->len - stops[i].n_marks;
+        if (n_marks > MOVE_MARKS_MAX) {
+            continue;
+        }
+        *move = (RunMove){.state = fold->state, .ns = fold->now_ns - stops[i].now_ns, .sums = sums_minus(&fold->sums, &stops[i].sums),
+                          .n_marks = n_marks, .n_slots = fold->slots->len, .first_slot = first_slot};
+        for (guint k = 0; k < n_marks; k++) {
+            const MoveMark *mark = &g_array_index(fold->run_marks, MoveMark, stops[i].n_marks + k);
+            move->marks[k] = (MoveMark){mark->phase, mark->ns - stops[i].now_ns, sums_minus(&mark->sums, &stops[i].sums)};
+        }
+    }
+}
+
+/*
+ * The calls of a run, up to a place from which the rest is known: moments soon become alike that were different when the run
+ * began, so places at its beginning are asked at each call, later ones now and then.
+ */
+static gboolean make_run(Fold *fold, const ProgramRun *run)
+{
+    enum { EACH_UNTIL = 8, THEN_EVERY = 8, STOPS_MAX = 64 };
+    RunStop stops[STOPS_MAX];
+    guint n_stops = 0;
+    g_array_set_size(fold->run_marks, 0);
+    for (guint place = 0; place < run->n; place++) {
+        if (fold->state >= 0 && (place < EACH_UNTIL || place % THEN_EVERY == 0)) {
+            gboolean is_new;
+            guint32 key = run_key(fold, run, place, &is_new);
+            const RunMove *known = &g_array_index(fold->memo->run_moves, RunMove, key);
+            if (known->state >= 0) {
+                apply_run(fold, known);
+                break;
+            }
+            if (n_stops < STOPS_MAX) {
+                stops[n_stops++] = (RunStop){key, fold->now_ns, fold->sums, fold->run_marks->len};
+            }
+        }
+        const Call *call = &g_array_index(fold->program->calls, Call, run->first + place);
+        if (!make_move(fold, &fold->views[call->segment], call)) {
+            return FALSE;
+        }
+    }
+    keep_stops(fold, stops, n_stops);
+    return TRUE;
+}
+
 /* ---- repeated micro-batches ---- */
 
 static void turn_clear(void *data)
@@ -355,11 +463,26 @@ static int64_t begin_turn(Fold *fold, GArray *turns, int64_t n_done)
     return 0;
 }
 
+/* The run that begins with a call, or NULL. *r: a place in the list of runs to look at first. */
+static const ProgramRun *find_run(const Program *program, guint call, guint *r)
+{
+    const GArray *runs = program->runs;
+    if (*r > 0 && g_array_index(runs, ProgramRun, *r - 1).first >= call) {
+        *r = 0; /* the repeated block once more */
+    }
+    while (*r < runs->len && g_array_index(runs, ProgramRun, *r).first < call) {
+        ++*r;
+    }
+    const ProgramRun *run = *r < runs->len ? &g_array_index(runs, ProgramRun, *r) : NULL;
+    return run != NULL && run->first == call ? run : NULL;
+}
+
 /* One step: every call, the repeated block as often as it must. *ret_settled FALSE: it never comes back to where it was. */
 static gboolean run_round(Fold *fold, gboolean *ret_settled)
 {
     const Program *program = fold->program;
     int64_t n_done = 0;
+    guint r = 0;
     g_autoptr(GArray) turns = g_array_new(FALSE, FALSE, sizeof(Turn));
     g_array_set_clear_func(turns, turn_clear);
     fold->n_unsettled = 0;
@@ -376,10 +499,12 @@ static gboolean run_round(Fold *fold, gboolean *ret_settled)
                 continue;
             }
         }
+        const ProgramRun *run = find_run(program, c, &r);
         const Call *call = &g_array_index(program->calls, Call, c);
-        if (!make_move(fold, &fold->views[call->segment], call)) {
+        if (!(run != NULL ? make_run(fold, run) : make_move(fold, &fold->views[call->segment], call))) {
             return FALSE;
         }
+        c += run != NULL ? run->n - 1 : 0;
     }
     return TRUE;
 }
@@ -413,10 +538,10 @@ gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, 
     g_autofree TimeView *views = g_new(TimeView, program->segments->len + 1);
     g_autofree LanePoint *points = g_new0(LanePoint, program->n_tokens + 1);
     g_autofree Pending *pending = g_new(Pending, program->n_tokens + 1);
-    g_autoptr(GArray) slots = g_array_new(FALSE, FALSE, sizeof(gint32));
+    g_autoptr(GArray) slots = g_array_new(FALSE, FALSE, sizeof(gint32)), run_marks = g_array_new(FALSE, FALSE, sizeof(MoveMark));
     Move start = {0};
     Fold fold = {.memo = memo, .lanes = memo->lanes, .program = program, .times = times, .views = views, .points = points,
-                 .slots = slots, .pending = pending, .start_ns = -1, .in_lanes = TRUE};
+                 .slots = slots, .run_marks = run_marks, .pending = pending, .start_ns = -1, .in_lanes = TRUE};
     fold.law = law_number(memo, law);
     for (guint s = 0; s < program->segments->len; s++) {
         views[s] = step_view(memo, program_segment(program, (int)s), &program->clock);

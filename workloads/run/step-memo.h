@@ -19,6 +19,8 @@
 /* Sums that the machine keeps: see StepTimes. */
 enum { STEP_SUM_COMM, STEP_SUM_COPY, STEP_SUM_IDLE, STEP_SUM_CROWDED, N_STEP_SUMS };
 
+enum { STEP_LATEST = 512 };
+
 enum { PENDING_MAX = 1024, VIEW_PLACES_MAX = 1024, VIEW_SLOTS_MAX = 128, MOVE_MARKS_MAX = 4 };
 
 typedef enum ViewItemKind { VIEW_WORK, VIEW_RECORD, VIEW_WAIT, VIEW_HOST, VIEW_SYNC, VIEW_MARK, VIEW_DRAIN } ViewItemKind;
@@ -57,6 +59,19 @@ typedef struct Move {
     gint16 origins[VIEW_SLOTS_MAX]; /* pending tokens afterwards: place of the view, or -1 - pending token before it */
 } Move;
 
+/*
+ * Where the rest of a run of calls (program.h) leads from a state, with certain tokens of the program pending: like Move, but
+ * known by place in the run.
+ */
+typedef struct RunMove {
+    gint64 state; /* afterwards; -1 = not known yet */
+    SimTime ns;
+    LaneSums sums;
+    guint32 n_marks;
+    guint n_slots, first_slot; /* tokens of the program that are pending afterwards: in StepMemo.run_slots */
+    MoveMark marks[MOVE_MARKS_MAX];
+} RunMove;
+
 /* What one run of a segment adds, by label and by collective, where that is anything. */
 typedef struct LabelCount {
     gint32 label;
@@ -88,6 +103,10 @@ struct StepMemo {
     Cluster *cluster; /* whose law it is; kept alive */
     ShareLaw *law;
     GArray *moves;         /* Move, by key */
+    Intern *run_keys;
+    GArray *run_moves;     /* RunMove, by key */
+    GArray *run_slots;     /* gint32: tokens */
+    struct KnownView *latest[STEP_LATEST]; /* of segments by their address: asked for last */
     GHashTable *known;     /* KnownView by segment and clock: of segments that are shared between plans */
     size_t known_bytes;
     Lanes *lanes;

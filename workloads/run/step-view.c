@@ -46,6 +46,7 @@ static void known_free(void *data)
 static void memo_start(StepMemo *memo)
 {
     memo->known = g_hash_table_new_full(known_hash, known_equal, known_free, NULL);
+    memset(memo->latest, 0, sizeof memo->latest);
 }
 
 StepMemo *step_memo_new(void)
@@ -62,6 +63,9 @@ StepMemo *step_memo_new(void)
     memo->states = intern_new();
     memo->keys = intern_new();
     memo->moves = g_array_new(FALSE, FALSE, sizeof(Move));
+    memo->run_keys = intern_new();
+    memo->run_moves = g_array_new(FALSE, TRUE, sizeof(RunMove));
+    memo->run_slots = g_array_new(FALSE, FALSE, sizeof(gint32));
     memo->lanes = lanes_new(N_STREAMS, watches, N_STEP_SUMS);
     memo->words = g_array_new(FALSE, FALSE, sizeof(int64_t));
     memo->items = g_array_new(FALSE, FALSE, sizeof(ViewItem));
@@ -82,6 +86,9 @@ void step_memo_free(StepMemo *memo)
     intern_free(memo->states);
     intern_free(memo->keys);
     g_array_unref(memo->moves);
+    intern_free(memo->run_keys);
+    g_array_unref(memo->run_moves);
+    g_array_unref(memo->run_slots);
     g_hash_table_unref(memo->known);
     lanes_free(memo->lanes);
     g_array_unref(memo->words);
@@ -94,7 +101,8 @@ void step_memo_free(StepMemo *memo)
 size_t step_memo_size_bytes(const StepMemo *memo)
 {
     return intern_size_bytes(memo->views) + intern_size_bytes(memo->states) + intern_size_bytes(memo->keys) +
-           memo->moves->len * sizeof(Move) + memo->known_bytes;
+           memo->moves->len * sizeof(Move) + memo->known_bytes + intern_size_bytes(memo->run_keys) +
+           memo->run_moves->len * sizeof(RunMove) + memo->run_slots->len * sizeof(gint32);
 }
 
 void step_memo_clear(StepMemo *memo)
@@ -104,6 +112,9 @@ void step_memo_clear(StepMemo *memo)
     intern_clear(memo->states);
     intern_clear(memo->keys);
     g_array_set_size(memo->moves, 0);
+    intern_clear(memo->run_keys);
+    g_array_set_size(memo->run_moves, 0);
+    g_array_set_size(memo->run_slots, 0);
     g_hash_table_unref(memo->known);
     memo->known_bytes = 0;
     memo_start(memo);
@@ -213,6 +224,11 @@ static KnownView *find_known(StepMemo *memo, Segment *segment, const ProgramCloc
     if (segment->n_refs == 1) {
         return NULL;
     }
+    uintptr_t address = (uintptr_t)segment;
+    KnownView **latest = &memo->latest[(address >> 4 ^ address >> 13) % STEP_LATEST];
+    if (*latest != NULL && known_equal(*latest, &wanted)) {
+        return *latest;
+    }
     KnownView *known = g_hash_table_lookup(memo->known, &wanted);
     if (known == NULL) {
         known = g_new0(KnownView, 1);
@@ -221,6 +237,7 @@ static KnownView *find_known(StepMemo *memo, Segment *segment, const ProgramCloc
         g_hash_table_insert(memo->known, known, known);
         memo->known_bytes += sizeof *known + KNOWN_SLOT_BYTES;
     }
+    *latest = known;
     return known;
 }
 
