@@ -151,8 +151,8 @@ $ moesim fit.json | grep -e found -e used
 ~   budgets used: * GiB in HBM, what the device had left, 0.00 GiB in DDR
 ? 0
 
-$ moesim check fit.json | tail -1
-~   streams   no access without an order, *
+$ moesim check fit.json | grep streams
+~   streams   * pairs of accesses that exclude one another are in order*
 ? 0
 
 $ moesim run fit.json -o fit > /dev/null; ls fit | wc -l

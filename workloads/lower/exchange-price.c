@@ -280,7 +280,9 @@ AllToAll lowering_price_exchange(const Lowering *lowering, int table)
         exchange.combine = exchange.dispatch;
     }
     exchange.weights = weights_price(plan, &exchange, row);
-    exchange.counts = coll_price(plan->cluster, COLL_all_to_all, &group, plan_expert_slots(plan) * 8);
+    exchange.weights_bytes = traffic.sent * dtype_bytes(DTYPE_FP32, model->top_k);
+    exchange.counts_bytes = dtype_bytes(DTYPE_INT64, plan_expert_slots(plan));
+    exchange.counts = coll_price(plan->cluster, COLL_all_to_all, &group, exchange.counts_bytes);
     exchange.counts.evidence = exchange.dispatch.evidence;
     return exchange;
 }

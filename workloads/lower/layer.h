@@ -22,7 +22,9 @@ typedef struct AllToAll {
     CollPrice weights;                      /* of the weights that go along with tokens */
     CollPrice counts;                       /* the exchange of counts before it */
     CollKind dispatch_coll, combine_coll;
-    int64_t bytes;                          /* sent per rank, the part kept included */
+    int64_t bytes;         /* of the busiest rank's rows, there or back, the part kept included */
+    int64_t weights_bytes; /* the same of the weights that go along with tokens */
+    int64_t counts_bytes;  /* of a rank's table of counts */
 } AllToAll;
 
 /* What a pass works on; fields are borrowed. */

@@ -94,10 +94,10 @@ static void copy_grads_down(Lowering *lowering, const GroupSite *site, int arg)
     emit_wait(emitter, STREAM_COPY_OUT, (Place){ARG_GLOBAL, TOKEN_HOST});
     emit_alloc_host(emitter, (Place){arg, FSDP_HOST_GRAD}, bytes, MEM_GRADIENTS);
     emit_copy_out(emitter, (Place){arg, FSDP_GRAD}, (Place){arg, FSDP_HOST_GRAD}, bytes);
-    emit_record(emitter, STREAM_COPY_OUT, (Place){ARG_GLOBAL, TOKEN_HOST});
 }
 
-/* Gradients are down: the host makes the step, and the parameters go up. */
+/* The host waits until gradients are down, and makes the step; what is issued behind that needs no wait. Parameters go
+ * up. */
 static void step_on_host(Lowering *lowering, const GroupSite *site, const GroupSite *next)
 {
     const Plan *plan = lowering->plan;
@@ -105,8 +105,6 @@ static void step_on_host(Lowering *lowering, const GroupSite *site, const GroupS
     Place grad = {ARG_GROUP, FSDP_HOST_GRAD};
     int segment = lowering_start_segment(lowering, NULL, "optimizer on the host", NULL);
     emit(emitter, INSTR_HOST_SYNC, STREAM_COPY_OUT)->host_ns = emitter->device->host_sync_ns;
-    emit_wait(emitter, STREAM_COPY_IN, (Place){ARG_GLOBAL, TOKEN_HOST});
-    emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_HOST});
     if (!site->group->resident) {
         emit_free(emitter, (Place){ARG_GROUP, FSDP_GRAD});
     }

@@ -167,7 +167,8 @@ typedef struct Instr {
     gint32 work;        /* COMPUTE: in the segment's list of works, or -1 */
     gint32 clock_ns[2]; /* COMPUTE: what device_ns gains or loses at the least and the highest step share of clock.h */
     SimTime host_ns;   /* host time to issue it */
-    int64_t bytes;     /* ALLOC: size; COLLECTIVE: whole tensor per rank; copies between tiers: what moves */
+    int64_t bytes; /* ALLOC: size; COLLECTIVE: whole tensor per rank, of an exchange of rows the busiest one's; copies
+                      between tiers: what moves */
     double flops;
 } Instr;
 

@@ -291,8 +291,11 @@ MemTag walk_result_tag(const Walk *walk, int op, MemTag tag)
 void walk_alloc_tensor(Walk *walk, int tensor)
 {
     const GraphTensor *info = graph_tensor(walk->graph, tensor);
-    emit_alloc(walk->pass->emitter, STREAM_COMPUTE, walk_tensor(walk, tensor), graph_tensor_bytes(info, walk->pass->rows),
-               walk_result_tag(walk, info->producer, info->tag));
+    gboolean is_copied =
+        info->producer >= 0 && walk_is_copied(walk, info->producer, tensor); /* what it is copied from is kept */
+    emit_alloc(walk->pass->emitter, STREAM_COMPUTE, walk_tensor(walk, tensor),
+               graph_tensor_bytes(info, walk->pass->rows),
+               is_copied ? info->tag : walk_result_tag(walk, info->producer, info->tag));
     walk->alive[tensor] = TRUE;
 }
 
@@ -320,7 +323,7 @@ static void emit_exchange(const LayerPass *pass, int op, gboolean backward, Plac
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_collective(emitter, STREAM_ALL_TO_ALL, to_experts ? exchange->dispatch_coll : exchange->combine_coll, GROUP_EP,
-                    follows ? 0 : exchange->bytes, price)
+                    follows ? exchange->weights_bytes : exchange->bytes, price)
         ->op = op;
     emit_operand(emitter, from);
     emit_operand(emitter, to);
@@ -341,7 +344,8 @@ static void emit_counts_exchange(const Walk *walk, int op, int n_host_syncs)
     Emitter *emitter = pass->emitter;
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, 0, &pass->exchange.counts)->op = op;
+    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, pass->exchange.counts_bytes, &pass->exchange.counts)
+        ->op = op;
     emit_operand(emitter, walk_tensor(walk, info->inputs[tokens ? 2 : 1]));
     if (tokens) {
         emit_operand(emitter, walk_tensor(walk, info->inputs[1]));

@@ -273,8 +273,7 @@ static TrainerSettings trainer_settings(const Plan *plan, const OptimSettings *o
                              .weight_decay = optim->weight_decay};
 }
 
-/* Where experts are and what they take, from loads drawn as the plan says; NULL where nothing depends on it. */
-static Routing *proof_routing(const Plan *plan)
+Routing *plan_proof_routing(const Plan *plan)
 {
     RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
     return routing_is_needed(plan) ? routing_new(&spec, NULL) : NULL;
@@ -311,7 +310,7 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
                             .aux_scope = plan->moe.aux_loss_scope,
                             .aux_tokens = plan->seq_len * plan->micro_batch,
                             .aux_passes = plan->n_micro_batches};
-    g_autoptr(Routing) routing = proof_routing(plan);
+    g_autoptr(Routing) routing = plan_proof_routing(plan);
     g_autofree int64_t *capacities = layer_capacities(plan, routing);
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
     Proof proof = {.plan = plan, .graphs = graphs, .mutation = mutation, .result = ret_proof, .seed = seed};

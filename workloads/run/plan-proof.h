@@ -5,6 +5,7 @@
 
 #include "workloads/lower/program.h"
 #include "workloads/plan/plan.h"
+#include "workloads/plan/routing.h"
 
 typedef struct PlanProof {
     int64_t n_ranks, n_steps;
@@ -16,11 +17,17 @@ typedef struct PlanProof {
     double worst_loss, worst_grad, worst_param; /* relative differences */
     char *worst_at;                             /* where the worst gradient or parameter was */
     int64_t n_ledger;                           /* instructions of all ranks after which held memory was the ledger's */
+    int64_t n_exchanged,
+        exchanged_bytes; /* collectives of all ranks whose bytes were those that they are priced with */
+    int64_t n_ordered;                          /* pairs of accesses that exclude one another, in order by clocks and by sets */
     int64_t peak_bytes;                         /* of the fullest rank, equal to the ledger's */
     char *peak_at;                              /* "backward of layer 2, mlp.down_proj", or NULL */
 } PlanProof;
 
 void plan_proof_clear(PlanProof *proof);
+
+/* Where a proof has experts and what they take, from loads drawn as the plan says; NULL where nothing depends on it. */
+Routing *plan_proof_routing(const Plan *plan);
 
 /* Changes programs before they run, to see whether that is noticed: everyone's, or that of the first rank alone. */
 typedef struct PlanMutation {

@@ -7,43 +7,61 @@
 #include "models/moe-tables.h"
 #include "workloads/run/rank.h"
 
-/* What a member of a group holds of a buffer of n elements, or NULL and an error. */
-static const Tensor *member_value(const RankAt *at, int operand, int64_t n, GError **error)
-{
-    const Tensor *value = rank_read(at, rank_operand(at, operand), error);
-    if (value != NULL && tensor_numel(value) != n) {
-        rank_fail(at, error, "its part of the collective has %" G_GINT64_FORMAT " elements, the first member's %" G_GINT64_FORMAT,
-                  tensor_numel(value), n);
-        return NULL;
-    }
-    return value;
-}
-
-static gboolean members_values(const RankAt *ats, int64_t n, int operand, const Tensor **ret_values, GError **error)
+/* What the members of a group hold of a buffer: as much as the first. */
+static gboolean members_values(const RankAt *ats, int64_t n, TensorType type, const Tensor **ret_values, GError **error)
 {
     for (int64_t i = 0; i < n; i++) {
-        const RankBuffer *first = rank_operand(&ats[0], operand);
-        int64_t numel = first->value != NULL ? tensor_numel(first->value) : 0;
-        ret_values[i] = member_value(&ats[i], operand, numel, error);
+        int64_t numel = i > 0 ? tensor_numel(ret_values[0]) : -1;
+        ret_values[i] = rank_read_as(&ats[i], rank_operand(&ats[i], 0), type, numel, error);
         if (ret_values[i] == NULL) {
+            return FALSE;
+        }
+    }
+    gboolean is_cut = ats->instr->coll != COLL_all_reduce;
+    return !is_cut || tensor_numel(ret_values[0]) % n == 0 ||
+           rank_fail(ats, error, "%" G_GINT64_FORMAT " elements have no %" G_GINT64_FORMAT " equal parts",
+                     tensor_numel(ret_values[0]), n);
+}
+
+gboolean rank_check_bytes(const RankAt *at, int64_t bytes, GError **error)
+{
+    at->rank->n_exchanged++;
+    at->rank->exchanged_bytes += bytes;
+    return at->instr->bytes == bytes ||
+           rank_fail(at, error, "moves %" G_GINT64_FORMAT " bytes, priced are %" G_GINT64_FORMAT, bytes,
+                     at->instr->bytes);
+}
+
+/* The same of all members, which move alike. */
+static gboolean check_bytes(const RankAt *ats, int64_t n, Dtype dtype, const Tensor *value, GError **error)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!rank_check_bytes(&ats[i], dtype_bytes(dtype, tensor_numel(value)), error)) {
             return FALSE;
         }
     }
     return TRUE;
 }
 
-/* What is priced is what is moved. */
-gboolean rank_check_bytes(const RankAt *at, int64_t bytes, GError **error)
+gboolean rank_check_busiest(const RankAt *ats, int64_t n, const int64_t *bytes, GError **error)
 {
-    return at->instr->bytes == bytes || rank_fail(at, error, "moves %" G_GINT64_FORMAT " bytes, priced are %" G_GINT64_FORMAT, bytes,
-                                                  at->instr->bytes);
+    int64_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        most = MAX(most, bytes[i]);
+    }
+    for (int64_t i = 0; ats->rank->world->options.exact_sizes && i < n; i++) {
+        if (!rank_check_bytes(&ats[i], most, error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
 }
 
 static gboolean all_gather(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->compute;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error) || !rank_check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
+    if (!members_values(ats, n, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
         return FALSE;
     }
     int64_t numel = tensor_numel(parts[0]), chunk = numel / n;
@@ -73,7 +91,7 @@ static gboolean reduce_scatter(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->reduce;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error) || !rank_check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
+    if (!members_values(ats, n, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
         return FALSE;
     }
     g_autoptr(Tensor) sum = sum_of(parts, n);
@@ -92,7 +110,7 @@ static gboolean all_reduce(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->reduce;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, parts, error) || !rank_check_bytes(ats, dtype_bytes(dtype, tensor_numel(parts[0])), error)) {
+    if (!members_values(ats, n, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
         return FALSE;
     }
     g_autoptr(Tensor) sum = sum_of(parts, n);
@@ -113,14 +131,12 @@ static RankRouting *routing_of(const RankAt *at)
 static gboolean exchange_counts(const RankAt *ats, int64_t n, GError **error)
 {
     g_autofree const Tensor **counts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, counts, error)) {
+    if (!members_values(ats, n, TENSOR_I64, counts, error) || !check_bytes(ats, n, DTYPE_INT64, counts[0], error)) {
         return FALSE;
     }
-    int64_t local = tensor_numel(counts[0]) / n;
-    for (int64_t i = 0; i < n; i++) {
-        if (counts[i]->type != TENSOR_I64) {
-            return rank_fail(&ats[i], error, "exchanges what is no table of counts");
-        }
+    int64_t local = tensor_numel(counts[0]) / n, slots = plan_expert_slots(ats->rank->world->plan);
+    if (tensor_numel(counts[0]) != slots) {
+        return rank_fail(ats, error, "exchanges what is no table of the rows of %" G_GINT64_FORMAT " experts", slots);
     }
     for (int64_t i = 0; i < n; i++) {
         RankRouting *routing = routing_of(&ats[i]);
@@ -149,12 +165,6 @@ static int64_t sent_rows(const RankAt *source, int64_t n, int64_t member, int64_
         *(e < member * local ? ret_first : &rows) += sent[e];
     }
     return rows;
-}
-
-static gboolean check_rows(const RankAt *at, const Tensor *value, int64_t rows, GError **error)
-{
-    return value->dims[0] == rows ||
-           rank_fail(at, error, "exchanges %" G_GINT64_FORMAT " rows, its counts say %" G_GINT64_FORMAT, value->dims[0], rows);
 }
 
 /* Rows of one rank for another. */
@@ -206,24 +216,27 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
     g_autofree Tensor **to = g_new0(Tensor *, n);
     g_autofree int64_t *arrived = g_new0(int64_t, n);
     g_autofree Hop *hops = g_new0(Hop, n * n);
+    g_autofree int64_t *bytes = g_new0(int64_t, n); /* of a rank's own rows, there or back */
+    int64_t width = graph_tensor(graph, graph_op(graph, ats->instr->op)->inputs[0])->width;
     for (int64_t i = 0; i < n; i++) {
         const RankRouting *routing = routing_of(&ats[i]);
         if (!rank_knows_counts(&ats[i], routing)) {
             return rank_fail(&ats[i], error, "the host sizes the exchange before the counts are known to have come");
         }
-        if (is_dispatch && !back && !routing->has_counts) {
+        if (routing->sent == NULL || (is_dispatch && !back && !routing->has_counts)) {
             return rank_fail(&ats[i], error, "rows are sent without an exchange of their counts");
         }
-        from[i] = rank_read(&ats[i], rank_operand(&ats[i], 0), error);
-        if (from[i] == NULL || !check_rows(&ats[i], from[i], back ? routing->received : routing->slots, error)) {
+        int64_t rows = back ? routing->received : routing->slots;
+        from[i] = rank_read_as(&ats[i], rank_operand(&ats[i], 0), TENSOR_F64, rows * width, error);
+        if (from[i] == NULL) {
             return FALSE;
         }
     }
     for (int64_t i = 0; i < n; i++) {
         const RankRouting *routing = routing_of(&ats[i]);
-        to[i] = tensor_new_2d(TENSOR_F64, back ? routing->slots : routing->received, from[i]->dims[1]);
+        to[i] = tensor_new_2d(TENSOR_F64, back ? routing->slots : routing->received, width);
     }
-    size_t row = (size_t)from[0]->dims[1] * sizeof(double);
+    size_t row = (size_t)width * sizeof(double);
     for (int64_t source = 0; source < n; source++) {
         for (int64_t member = 0; member < n; member++) {
             int64_t first, rows = sent_rows(&ats[source], n, member, &first);
@@ -236,10 +249,11 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
                                               .from = back ? member : source,
                                               .to = back ? source : member};
             arrived[member] += rows;
+            bytes[source] += dtype_bytes(graph->compute, rows * width);
         }
     }
     carry(ats->rank->world->plan, hops, n * n, n);
-    gboolean ok = TRUE;
+    gboolean ok = rank_check_busiest(ats, n, bytes, error);
     for (int64_t i = 0; i < n; i++) {
         if (ok) {
             ok = rank_write(&ats[i], rank_operand(&ats[i], 1), to[i], graph->compute, error);
@@ -255,8 +269,15 @@ static gboolean exchange(const RankAt *ats, int64_t n, GError **error)
 {
     const Instr *instr = ats->instr;
     OpKind kind = graph_op(ats->segment->graph, instr->op)->kind;
-    gboolean tokens = kind == OP_token_dispatch || kind == OP_token_combine;
-    if (instr->n_operands != 2) {
+    gboolean tokens = kind == OP_token_dispatch || kind == OP_token_combine, counts = instr->n_operands != 2;
+    gboolean gathers = !counts && ats->rank->world->plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER;
+    gboolean back = op_class(kind)->to_experts == (instr->phase == PHASE_BACKWARD);
+    CollKind wanted = !gathers ? COLL_all_to_all : back ? COLL_reduce_scatter : COLL_all_gather;
+    if (op_class(kind)->collective != OP_COLLECTIVE_ALL_TO_ALL || instr->coll != wanted) {
+        return rank_fail(ats, error, "rows change ranks by %s, priced is %s", coll_name(wanted),
+                         coll_name((CollKind)instr->coll));
+    }
+    if (counts) {
         return exchange_counts(ats, n, error) && (!tokens || rank_token_ids(ats, n, error));
     }
     return tokens ? rank_token_rows(ats, n, error) : exchange_rows(ats, n, error);

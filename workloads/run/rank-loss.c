@@ -43,7 +43,7 @@ static gboolean pass_counts(const RankAt *at, GError **error)
 {
     const RouterCountsAttr *attr = graph_op(at->segment->graph, at->instr->op)->attr;
     int64_t *made = at->rank->routing[at->call->layer].choices_made->data;
-    Tensor *counts = rank_change(at, rank_operand(at, 0), error);
+    Tensor *counts = rank_change(at, rank_operand(at, 0), TENSOR_I64, attr->experts, error);
     if (counts == NULL) {
         return FALSE;
     }
@@ -102,10 +102,10 @@ gboolean rank_sum_counts(const RankAt *ats, int64_t n, GError **error)
     if (ats->instr->coll != COLL_all_reduce) {
         return rank_fail(ats, error, "counts of all ranks are summed, not gathered");
     }
-    if (!rank_check_bytes(ats, dtype_bytes(DTYPE_INT64, numel), error)) {
-        return FALSE;
-    }
     for (int64_t i = 0; i < n; i++) {
+        if (!rank_check_bytes(&ats[i], dtype_bytes(DTYPE_INT64, numel), error)) {
+            return FALSE;
+        }
         Tensor *sum = tensor_new_2d(TENSOR_I64, 1, numel);
         memcpy(sum->data, sums, (size_t)numel * sizeof *sums);
         if (!rank_write(&ats[i], rank_operand(&ats[i], 0), sum, DTYPE_INT64, error)) {

@@ -63,16 +63,27 @@ static gboolean clock_covers(const Clock *clock, const Clock *other)
 void rank_tick(const RankAt *at)
 {
     at->rank->now[at->instr->stream].at[at->instr->stream]++;
+    if (at->rank->order != NULL) {
+        order_act(at->rank->order, (StreamId)at->instr->stream);
+    }
 }
 
 void rank_record(const RankAt *at)
 {
-    at->rank->tokens[program_resolve(at->call, at->instr->place)] = at->rank->now[at->instr->stream];
+    gint32 token = program_resolve(at->call, at->instr->place);
+    at->rank->tokens[token] = at->rank->now[at->instr->stream];
+    if (at->rank->order != NULL) {
+        order_record(at->rank->order, (StreamId)at->instr->stream, token);
+    }
 }
 
 void rank_wait(const RankAt *at)
 {
-    clock_join(&at->rank->now[at->instr->stream], &at->rank->tokens[program_resolve(at->call, at->instr->place)]);
+    gint32 token = program_resolve(at->call, at->instr->place);
+    clock_join(&at->rank->now[at->instr->stream], &at->rank->tokens[token]);
+    if (at->rank->order != NULL) {
+        order_wait(at->rank->order, (StreamId)at->instr->stream, token);
+    }
 }
 
 void rank_host_sync(const RankAt *at)
@@ -81,16 +92,29 @@ void rank_host_sync(const RankAt *at)
     for (int s = 0; s < N_STREAMS; s++) {
         clock_join(&at->rank->now[s], &at->rank->now[at->instr->stream]);
     }
+    if (at->rank->order != NULL) {
+        order_host_sync(at->rank->order, (StreamId)at->instr->stream);
+    }
 }
 
 void rank_note_counts(const RankAt *at, RankRouting *routing)
 {
     routing->counted = at->rank->now[at->instr->stream];
+    routing->counting = at->rank->order != NULL ? order_latest(at->rank->order, (StreamId)at->instr->stream) : -1;
 }
 
 gboolean rank_knows_counts(const RankAt *at, const RankRouting *routing)
 {
-    return clock_covers(&at->rank->host, &routing->counted);
+    gboolean knows = clock_covers(&at->rank->host, &routing->counted);
+    g_assert(at->rank->order == NULL || order_host_knows(at->rank->order, routing->counting) == knows);
+    return knows;
+}
+
+gboolean rank_host_sees(const RankAt *at, const RankBuffer *buffer)
+{
+    gboolean sees = clock_covers(&at->rank->host, &buffer->written);
+    g_assert(at->rank->order == NULL || buffer->life == 0 || order_host_sees(at->rank->order, buffer->life) == sees);
+    return sees;
 }
 
 static void held_add(Rank *rank, int tag, int64_t bytes)
@@ -110,8 +134,15 @@ gboolean rank_alloc(const RankAt *at, GError **error)
     if (buffer->alive) {
         return fail_place(at, at->instr->place, "is allocated while it is alive", error);
     }
-    *buffer = (RankBuffer){.alive = TRUE, .tag = at->instr->tag, .pool = at->instr->stream, .tier = at->instr->tier,
-                            .bytes = at->instr->bytes};
+    *buffer = (RankBuffer){.alive = TRUE,
+                           .tag = at->instr->tag,
+                           .pool = at->instr->stream,
+                           .tier = at->instr->tier,
+                           .bytes = at->instr->bytes,
+                           .call = rank->call};
+    if (rank->order != NULL) {
+        buffer->life = order_born(rank->order, buffer->tier == TIER_HBM ? (StreamId)buffer->pool : N_STREAMS);
+    }
     if (buffer->tier == TIER_VIEW) {
         return TRUE;
     }
@@ -134,12 +165,18 @@ gboolean rank_free(const RankAt *at, GError **error)
     if (!buffer->alive) {
         return fail_place(at, at->instr->place, "is freed while it is not alive", error);
     }
+    if (buffer->tag == MEM_CACHE && at->instr->phase == PHASE_FORWARD && buffer->call == rank->call) {
+        return fail_place(at, at->instr->place, "is counted as cached, and dies in the pass that made it", error);
+    }
     if (buffer->value == NULL && !is_workspace) {
         return fail_place(at, at->instr->place, "is freed and was never written", error);
     }
     if (!at->instr->recorded) {
         clock_join(&rank->pools[buffer->pool], &buffer->written);
         clock_join(&rank->pools[buffer->pool], &buffer->read);
+    }
+    if (buffer->life > 0) {
+        order_died(rank->order, buffer->life, (StreamId)buffer->pool, !at->instr->recorded);
     }
     if (buffer->tier == TIER_DDR) {
         rank->host_held -= buffer->bytes;
@@ -208,36 +245,56 @@ RankBuffer *rank_operand(const RankAt *at, int i)
     return place.idx < 0 ? NULL : exists ? &at->rank->buffers[buffer] : &at->rank->nothing;
 }
 
+/* What is wrong with an access, by the clocks; and by sets of actions, which must find the same. */
+static guint access_fault(const RankAt *at, RankBuffer *buffer, gboolean writes)
+{
+    StreamId stream = (StreamId)at->instr->stream;
+    const Clock *now = &at->rank->now[stream];
+    gboolean in_order = clock_covers(now, &buffer->written) && (!writes || clock_covers(now, &buffer->read));
+    guint fault = (in_order ? 0 : ORDER_RACE) | (clock_covers(now, &buffer->born) ? 0 : ORDER_REUSE);
+    Order *order = at->rank->order;
+    if (order != NULL) {
+        buffer->life = buffer->life > 0 ? buffer->life : order_born(order, N_STREAMS);
+        guint by_sets = order_access(order, stream, buffer->life, writes);
+        g_assert(by_sets == fault);
+    }
+    return fault;
+}
+
 gboolean rank_note_read(const RankAt *at, RankBuffer *buffer, GError **error)
 {
     int stream = at->instr->stream;
-    const Clock *now = &at->rank->now[stream];
-    if (!clock_covers(now, &buffer->written)) {
-        return fail_buffer(at, buffer, "is read before its write on another stream is known to be done", error);
+    guint fault = access_fault(at, buffer, FALSE);
+    if (fault != 0) {
+        return fail_buffer(at, buffer,
+                           fault & ORDER_RACE ? "is read before its write on another stream is known to be done"
+                                              : "is used while its memory may still be in use on another stream",
+                           error);
     }
-    if (!clock_covers(now, &buffer->born)) {
-        return fail_buffer(at, buffer, "is used while its memory may still be in use on another stream", error);
-    }
-    buffer->read.at[stream] = now->at[stream];
+    buffer->read.at[stream] = at->rank->now[stream].at[stream];
     return TRUE;
 }
 
 gboolean rank_note_write(const RankAt *at, RankBuffer *buffer, GError **error)
 {
     int stream = at->instr->stream;
-    const Clock *now = &at->rank->now[stream];
-    if (!clock_covers(now, &buffer->written) || !clock_covers(now, &buffer->read)) {
-        return fail_buffer(at, buffer, "is written before its uses on another stream are known to be done", error);
+    guint fault = access_fault(at, buffer, TRUE);
+    if (fault != 0) {
+        return fail_buffer(at, buffer,
+                           fault & ORDER_RACE ? "is written before its uses on another stream are known to be done"
+                                              : "is used while its memory may still be in use on another stream",
+                           error);
     }
-    if (!clock_covers(now, &buffer->born)) {
-        return fail_buffer(at, buffer, "is used while its memory may still be in use on another stream", error);
-    }
-    buffer->written.at[stream] = now->at[stream];
+    buffer->written.at[stream] = at->rank->now[stream].at[stream];
     return TRUE;
 }
 
 const Tensor *rank_read(const RankAt *at, RankBuffer *buffer, GError **error)
 {
+    if (buffer == NULL) {
+        rank_fail(at, error, "does not name what it reads");
+        return NULL;
+    }
     if (!buffer->alive) {
         fail_buffer(at, buffer, "is used while it is not alive", error);
         return NULL;
@@ -249,8 +306,26 @@ const Tensor *rank_read(const RankAt *at, RankBuffer *buffer, GError **error)
     return rank_note_read(at, buffer, error) ? buffer->value : NULL;
 }
 
+const Tensor *rank_read_as(const RankAt *at, RankBuffer *buffer, TensorType type, int64_t numel, GError **error)
+{
+    const Tensor *value = rank_read(at, buffer, error);
+    if (value == NULL || (value->type == type && (numel < 0 || tensor_numel(value) == numel))) {
+        return value;
+    }
+    g_autofree char *what = g_strdup_printf(
+        "holds %" G_GINT64_FORMAT " %s, expected are %s%" G_GINT64_FORMAT, tensor_numel(value),
+        value->type == TENSOR_I64 ? "integers" : "real numbers",
+        type == TENSOR_I64 ? "integers, so many (-1 = any): " : "real numbers, so many (-1 = any): ", numel);
+    fail_buffer(at, buffer, what, error);
+    return NULL;
+}
+
 gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype dtype, GError **error)
 {
+    if (buffer == NULL) {
+        tensor_free(value);
+        return rank_fail(at, error, "does not name what it writes");
+    }
     int64_t bytes = dtype_bytes(dtype, tensor_numel(value));
     gboolean fits = !at->rank->world->options.exact_sizes || bytes == buffer->bytes;
     if (!buffer->alive || !fits || !rank_note_write(at, buffer, error)) {
@@ -266,7 +341,10 @@ gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype d
         return FALSE;
     }
     int tag = rank_tag(at, buffer);
-    gboolean is_cached = buffer->tag == MEM_CACHE && at->rank->world->plan->has_cache; /* whatever it is the result of */
+    gboolean is_kept =
+        at->call->layer >= 0 && (at->instr->phase == PHASE_FORWARD || at->instr->stream == STREAM_COPY_IN);
+    gboolean is_cached =
+        buffer->tag == MEM_CACHE && at->rank->world->plan->has_cache && is_kept; /* whatever it is the result of */
     if (tag != RANK_ANY_TAG && tag != buffer->tag && !is_cached) {
         g_autofree char *what = g_strdup_printf("is counted as %s, what is written are %s", result_mem_tag_name((MemTag)buffer->tag),
                                                 result_mem_tag_name((MemTag)tag));
@@ -281,9 +359,10 @@ gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype d
     return TRUE;
 }
 
-Tensor *rank_change(const RankAt *at, RankBuffer *buffer, GError **error)
+Tensor *rank_change(const RankAt *at, RankBuffer *buffer, TensorType type, int64_t numel, GError **error)
 {
-    return rank_read(at, buffer, error) != NULL && rank_note_write(at, buffer, error) ? buffer->value : NULL;
+    return rank_read_as(at, buffer, type, numel, error) != NULL && rank_note_write(at, buffer, error) ? buffer->value
+                                                                                                      : NULL;
 }
 
 /* The instruction that allocated a buffer last. */
@@ -362,4 +441,5 @@ void rank_clear(Rank *rank)
     g_free(rank->tokens);
     alloc_model_free(rank->alloc);
     ledger_walk_free(rank->ledger);
+    order_free(rank->order);
 }

@@ -127,6 +127,10 @@ static gboolean read_tensor(OpAt *o, int operand, int tensor, const Tensor **ret
         return rank_fail(at, error, "the chunk's rows %d to %d are not in %s", at->call->first_row,
                          at->call->first_row + at->call->n_rows, info->name);
     }
+    if ((value->type == TENSOR_I64) != is_integer(info->dtype)) {
+        return rank_fail(at, error, "%s is given %s", info->name,
+                         value->type == TENSOR_I64 ? "integers" : "real numbers");
+    }
     *ret_value = slice(o, value, info);
     if (tensor_numel(*ret_value) != exchanged_rows(o, info) * info->width) {
         return rank_fail(at, error, "%s has %" G_GINT64_FORMAT " elements, its operator expects %" G_GINT64_FORMAT, info->name,
@@ -149,15 +153,11 @@ static gboolean read_params(OpAt *o, GError **error)
         }
         RankBuffer *buffer = rank_param_buffer(o->at, p);
         g_assert(buffer != NULL);
-        o->run.param[i] = rank_read(o->at, buffer, error);
+        int64_t numel = fsdp_local_numel(rank->world->plan, graph_param(o->graph, p));
+        o->run.param[i] = rank_read_as(o->at, buffer, TENSOR_F64, numel, error);
         if (o->run.param[i] == NULL) {
             g_prefix_error(error, "parameter %s: ", graph_param(o->graph, p)->name);
             return FALSE;
-        }
-        int64_t numel = fsdp_local_numel(rank->world->plan, graph_param(o->graph, p));
-        if (tensor_numel(o->run.param[i]) != numel) {
-            return rank_fail(o->at, error, "parameter %s has %" G_GINT64_FORMAT " elements, gathered were %" G_GINT64_FORMAT,
-                             graph_param(o->graph, p)->name, numel, tensor_numel(o->run.param[i]));
         }
     }
     return TRUE;

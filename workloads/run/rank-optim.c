@@ -81,7 +81,8 @@ static gboolean direction(const RankAt *at, GError **error)
     g_autoptr(Tensor) slices = vector_of(NULL, round->slices);
     for (gint32 k = 0; k < round->n; k++) {
         UnitAt u = unit_at(rank, round, k);
-        const Tensor *grads = rank_read(at, &rank->buffers[u.site->buffer + FSDP_GRAD], error);
+        const Tensor *grads = rank_read_as(at, &rank->buffers[u.site->buffer + FSDP_GRAD], TENSOR_F64,
+                                           u.site->group->trainable_shard_numel, error);
         if (grads == NULL) {
             return FALSE;
         }
@@ -95,7 +96,8 @@ static gboolean orthogonalize(const RankAt *at, GError **error)
 {
     const WholeRound *round = round_of(at);
     OptimSettings settings = settings_of(at->rank);
-    Tensor *value = rank_change(at, rank_operand(at, 0), error);
+    int64_t numel = round->travels ? round->whole : round->slices;
+    Tensor *value = rank_change(at, rank_operand(at, 0), TENSOR_F64, numel, error);
     if (value == NULL) {
         return FALSE;
     }
@@ -119,7 +121,7 @@ static gboolean descend(const RankAt *at, GError **error)
 {
     const WholeRound *round = round_of(at);
     OptimSettings settings = settings_of(at->rank);
-    const Tensor *slices = rank_read(at, rank_operand(at, 0), error);
+    const Tensor *slices = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, round->slices, error);
     for (gint32 k = 0; slices != NULL && k < round->n; k++) {
         UnitAt u = unit_at(at->rank, round, k);
         double *shard = (double *)u.own->shard->data + u.shard;
@@ -159,8 +161,8 @@ static gboolean gather_wholes(const RankAt *ats, int64_t n, const WholeRound *ro
 {
     g_autofree const double **slices = g_new0(const double *, n);
     for (int64_t i = 0; i < n; i++) {
-        const Tensor *value = rank_read(&ats[i], rank_operand(&ats[i], 0), error);
-        if (value == NULL) {
+        const Tensor *value = rank_read_as(&ats[i], rank_operand(&ats[i], 0), TENSOR_F64, round->slices, error);
+        if (value == NULL || !rank_check_bytes(&ats[i], dtype_bytes(DTYPE_BF16, round->slices), error)) {
             return FALSE;
         }
         slices[i] = value->data;
@@ -184,8 +186,8 @@ static gboolean scatter_wholes(const RankAt *ats, int64_t n, const WholeRound *r
 {
     g_autofree const double **wholes = g_new0(const double *, n);
     for (int64_t i = 0; i < n; i++) {
-        const Tensor *value = rank_read(&ats[i], rank_operand(&ats[i], 0), error);
-        if (value == NULL) {
+        const Tensor *value = rank_read_as(&ats[i], rank_operand(&ats[i], 0), TENSOR_F64, round->whole, error);
+        if (value == NULL || !rank_check_bytes(&ats[i], dtype_bytes(DTYPE_BF16, round->slices), error)) {
             return FALSE;
         }
         wholes[i] = value->data;
@@ -209,6 +211,13 @@ gboolean rank_whole_exchange(const RankAt *ats, int64_t n, GError **error)
     if (ats->instr->phase != PHASE_OPTIMIZER) {
         return rank_fail(ats, error, "exchanges matrices where no optimizer has any");
     }
+    int64_t idx = (int64_t)ats->call->round + ats->instr->op;
+    if (ats->instr->n_operands != 2 || idx < 0 || idx >= (int64_t)ats->rank->program->whole_rounds->len) {
+        return rank_fail(ats, error, "is no exchange of matrices");
+    }
     const WholeRound *round = round_of(ats);
+    if ((GroupKind)ats->instr->group != (GroupKind)round->mesh || round->n > n) {
+        return rank_fail(ats, error, "exchanges matrices with ranks that do not share them");
+    }
     return ats->instr->op > 0 ? gather_wholes(ats, n, round, error) : scatter_wholes(ats, n, round, error);
 }

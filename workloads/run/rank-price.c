@@ -8,7 +8,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/optim.h"
 #include "workloads/lower/walk.h"
+#include "workloads/lower/whole.h"
 #include "workloads/run/rank.h"
 
 void rank_note_work(const RankAt *at)
@@ -19,11 +21,13 @@ void rank_note_work(const RankAt *at)
         price->sync_op = at->instr->op;
         return;
     }
-    /* the optimizer's are those of all shards together; what it changed on the host goes up again */
-    if (at->instr->label == LABEL_OPTIMIZER || (at->instr->phase == PHASE_OPTIMIZER && at->instr->label == LABEL_SWAP_IN)) {
+    if (at->instr->label == LABEL_OPTIMIZER) { /* those of all shards together */
         return;
     }
     price->n_works++;
+    price->stream = at->instr->stream;
+    price->moved_bytes +=
+        at->instr->label == LABEL_SWAP_IN || at->instr->label == LABEL_SWAP_OUT ? at->instr->bytes : 0;
     price->flops += at->instr->flops;
     price->op = at->instr->op;
 }
@@ -89,26 +93,86 @@ static int n_grad_works(const RankAt *at)
     return rank_operand(at, 0)->resident ? at->instr->n_operands - 1 : 1;
 }
 
+/* Newton-Schulz steps of a round's matrices. */
+static gboolean check_orthogonal(const RankAt *at, const RankPrice *price, GError **error)
+{
+    const WholeRound *round =
+        &g_array_index(at->rank->program->whole_rounds, WholeRound, (guint)(at->call->round + at->instr->op));
+    OptimPiece piece = {.numel = round->slices,
+                        .by_matrix = TRUE,
+                        .rows = round->rows,
+                        .cols = round->cols,
+                        .n_matrices = round->n_blocks};
+    g_autoptr(GArray) works = g_array_new(FALSE, TRUE, sizeof(Work));
+    double flops = 0;
+    optim_muon_orthogonal_cost(&piece, works);
+    for (guint i = 0; i < works->len; i++) {
+        const Work *work = &g_array_index(works, Work, i);
+        flops += work->flops * work->n_launches;
+    }
+    if (fabs(price->flops - flops) > 1e-9 * flops) {
+        return rank_fail(at, error, "its kernels have %.15g FLOPs, its matrices make %.15g", price->flops, flops);
+    }
+    return check_count(at, price->n_works, (int)works->len, "kernels", error);
+}
+
+/* What the host changed goes up again; what crosses the host link is as large as what is copied. */
+static gboolean check_moved(const RankAt *at, const RankPrice *price, GError **error)
+{
+    const RankBuffer *from = rank_operand(at, 0);
+    gboolean is_update = at->instr->action == VALUE_UPDATE;
+    const ProgramSite *site = is_update
+                                  ? program_site(at->rank->program, (gint32)(from - at->rank->buffers) -
+                                                                        program_operand(at->segment, at->instr, 0).idx)
+                                  : NULL;
+    int64_t bytes = site != NULL   ? dtype_bytes(at->rank->world->plan->parameters, site->group->trainable_shard_numel)
+                    : from != NULL ? from->bytes
+                                   : 0;
+    return price->moved_bytes == bytes || !at->rank->world->options.exact_sizes ||
+           rank_fail(at, error, "%" G_GINT64_FORMAT " bytes cross the host link, priced are %" G_GINT64_FORMAT, bytes,
+                     price->moved_bytes);
+}
+
 gboolean rank_check_price(const RankAt *at, GError **error)
 {
     enum { NONE, ONE, TWO, ANY }; /* the optimizer is priced for all shards together */
     static const int n_works[N_VALUE_ACTIONS] = {
-        [VALUE_COPY] = ONE,        [VALUE_ADD] = ONE,        [VALUE_LOSS_GRAD] = ONE, [VALUE_PLACE_ROWS] = TWO,
-        [VALUE_LAYER_LOSS] = ONE,  [VALUE_LAYER_LOSS_GRAD] = ONE, [VALUE_PASS_COUNTS] = ONE,
-        [VALUE_SHARD_CAST] = ONE,  [VALUE_SHARD_PLACE] = ONE, [VALUE_PARAM_CAST] = ONE, [VALUE_COPY_OUT] = ONE,
-        [VALUE_UPDATE] = ANY,      [VALUE_DIRECTION] = ANY,   [VALUE_ORTHOGONALIZE] = ANY, [VALUE_DESCEND] = ANY,
+        [VALUE_COPY] = ONE,        [VALUE_ADD] = ONE,           [VALUE_LOSS_GRAD] = ONE,
+        [VALUE_PLACE_ROWS] = TWO,  [VALUE_LAYER_LOSS] = ONE,    [VALUE_LAYER_LOSS_GRAD] = ONE,
+        [VALUE_PASS_COUNTS] = ONE, [VALUE_SHARD_CAST] = ONE,    [VALUE_SHARD_PLACE] = ONE,
+        [VALUE_PARAM_CAST] = ONE,  [VALUE_COPY_OUT] = ONE,      [VALUE_UPDATE] = NONE,
+        [VALUE_DIRECTION] = ANY,   [VALUE_ORTHOGONALIZE] = ANY, [VALUE_DESCEND] = ANY,
     };
     RankPrice price = at->rank->price;
     at->rank->price = (RankPrice){.op = -1, .sync_op = -1};
-    if (price.n_syncs > 0 && price.sync_op >= 0 && price.sync_op != at->instr->op) { /* of an exchange that started ahead */
+    gboolean on_host =
+        at->instr->action == VALUE_UPDATE && program_operand(at->segment, at->instr, 0).idx == FSDP_HOST_GRAD;
+    gboolean is_op = at->instr->action == VALUE_FORWARD || at->instr->action == VALUE_BACKWARD;
+    gboolean is_ahead = price.sync_op >= 0 && price.sync_op != at->instr->op; /* of an exchange that started ahead */
+    if (price.n_works > 0 && price.stream != at->instr->stream) {
+        return rank_fail(at, error, "its kernels run on the stream of %s", program_stream_name((StreamId)price.stream));
+    }
+    if (price.n_syncs > 0 && (is_ahead || (!is_op && !on_host))) {
         at->rank->price.n_syncs = price.n_syncs;
         at->rank->price.sync_op = price.sync_op;
         price.n_syncs = 0;
     }
-    if (at->instr->action == VALUE_FORWARD || at->instr->action == VALUE_BACKWARD) {
+    if (is_op) {
         return check_op(at, &price, error);
     }
-    int wanted = names_only(at) ? NONE : at->instr->action == VALUE_GRAD_IN ? n_grad_works(at) : n_works[at->instr->action];
+    if (at->instr->action == VALUE_ORTHOGONALIZE) {
+        return check_orthogonal(at, &price, error);
+    }
+    if (on_host && !check_count(at, price.n_syncs, 1, "host synchronisations", error)) {
+        return FALSE;
+    }
+    if ((on_host || price.moved_bytes > 0) && !check_moved(at, &price, error)) {
+        return FALSE;
+    }
+    int wanted = on_host                              ? ONE
+                 : names_only(at)                     ? NONE
+                 : at->instr->action == VALUE_GRAD_IN ? n_grad_works(at)
+                                                      : n_works[at->instr->action];
     gboolean joins_chunks = at->instr->action == VALUE_LOSS_SUM && at->rank->world->plan->seq_chunk > 0;
     return wanted == ANY || check_count(at, price.n_works, joins_chunks ? ONE : wanted, "kernels", error);
 }

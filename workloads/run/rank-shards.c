@@ -227,7 +227,8 @@ static gboolean shard_place(const RankAt *at, GError **error)
     }
     RankBuffer *from = rank_operand(at, 0);
     const Tensor *shard = own->shard;
-    if (from != NULL ? (shard = rank_read(at, from, error)) == NULL : !rank_note_read(at, &own->guard, error)) {
+    if (from != NULL ? (shard = rank_read_as(at, from, TENSOR_F64, tensor_numel(own->shard), error)) == NULL
+                     : !rank_note_read(at, &own->guard, error)) {
         return FALSE;
     }
     Tensor *flat = vector_new(group->padded_numel);
@@ -271,7 +272,7 @@ static gboolean copy_out(const RankAt *at, GError **error)
     if (group == NULL) {
         return FALSE;
     }
-    const Tensor *flat = rank_read(at, rank_operand(at, 0), error);
+    const Tensor *flat = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, group->padded_numel, error);
     int64_t first = 0;
     for (guint i = 0; flat != NULL && i < group->params->len; i++) {
         Part part = part_of(plan, group, i);
@@ -303,13 +304,11 @@ static gboolean grad_in(const RankAt *at, GError **error)
         if (!fsdp_has_grad(part.param)) {
             continue;
         }
-        const Tensor *grad = rank_read(at, rank_operand(at, 1 + n++), error);
+        const Tensor *grad =
+            rank_read_as(at, rank_operand(at, 1 + n++), TENSOR_F64, fsdp_local_numel(plan, part.param), error);
         if (grad == NULL) {
+            g_prefix_error(error, "gradient of %s: ", part.param->name);
             return FALSE;
-        }
-        if (tensor_numel(grad) != fsdp_local_numel(plan, part.param)) {
-            return rank_fail(at, error, "the gradient of %s has %" G_GINT64_FORMAT " elements, the parameter %" G_GINT64_FORMAT,
-                             part.param->name, tensor_numel(grad), fsdp_local_numel(plan, part.param));
         }
         for (int64_t r = 0; r < group->n_shards; r++) {
             shard_take(&part.shape, r, grad->data, (double *)flat->data + r * group->trainable_shard_numel + first);
@@ -317,7 +316,7 @@ static gboolean grad_in(const RankAt *at, GError **error)
         first += part.numel;
     }
     if (at->instr->op >= 0) { /* joins what earlier micro-batches left */
-        const Tensor *sum = rank_read(at, rank_operand(at, 0), error);
+        const Tensor *sum = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, tensor_numel(flat), error);
         if (sum == NULL) {
             return FALSE;
         }
@@ -347,8 +346,12 @@ static gboolean update(const RankAt *at, GError **error)
     const Plan *plan = at->rank->world->plan;
     gboolean on_host = program_operand(at->segment, at->instr, 0).idx == FSDP_HOST_GRAD;
     const FsdpGroup *group = operand_group(at, 0, on_host ? FSDP_HOST_GRAD : FSDP_GRAD, &own, error);
-    const Tensor *grad = group != NULL ? rank_read(at, rank_operand(at, 0), error) : NULL;
+    const Tensor *grad =
+        group != NULL ? rank_read_as(at, rank_operand(at, 0), TENSOR_F64, group->trainable_shard_numel, error) : NULL;
     int64_t first = 0, grad_first = 0;
+    if (grad != NULL && on_host && !rank_host_sees(at, rank_operand(at, 0))) {
+        return rank_fail(at, error, "the host steps before the gradients are known to be there");
+    }
     if (grad == NULL || !rank_note_write(at, &own->guard, error)) {
         return FALSE;
     }
@@ -489,10 +492,34 @@ static void sum_part(const RankAt *ats, int64_t n, const ProgramSite *site, cons
     }
 }
 
+/* What a rank sends when its slots become the sum over the copies: of m copies each sends 2 (m - 1) / m to those of
+ * other ranks. */
+static int64_t copies_bytes(const Rank *rank, const ProgramSite *site)
+{
+    const Plan *plan = rank->world->plan;
+    int64_t slots = plan_expert_slots(plan), local = slots / plan->ep, bytes = 0;
+    int64_t slot_bytes = dtype_bytes(plan->parameters, site->group->trainable_shard_numel) / local;
+    for (int64_t own = rank->ep_rank * local; own < (rank->ep_rank + 1) * local; own++) {
+        int64_t copies = 0, elsewhere = 0;
+        for (int64_t s = 0; s < slots; s++) {
+            gboolean is_copy =
+                expert_in_slot(rank->world, site->layer, s) == expert_in_slot(rank->world, site->layer, own);
+            copies += is_copy;
+            elsewhere += is_copy && s / local != rank->ep_rank;
+        }
+        bytes += elsewhere * (2 * slot_bytes / copies);
+    }
+    return bytes;
+}
+
 gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error)
 {
     RankSite *own;
     const Plan *plan = ats->rank->world->plan;
+    if (ats->instr->coll != COLL_all_reduce || ats->instr->group != GROUP_DENSE) {
+        return rank_fail(ats, error, "copies are summed over all ranks of the replica, not by %s",
+                         coll_name((CollKind)ats->instr->coll));
+    }
     const ProgramSite *site = operand_site(&ats[0], 0, FSDP_GRAD, &own, error);
     g_autofree Tensor **grads = g_new0(Tensor *, n);
     int64_t first = 0;
@@ -500,8 +527,11 @@ gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error)
         return FALSE;
     }
     for (int64_t i = 0; i < n; i++) {
-        grads[i] = rank_change(&ats[i], rank_operand(&ats[i], 0), error);
-        if (grads[i] == NULL) {
+        grads[i] =
+            rank_change(&ats[i], rank_operand(&ats[i], 0), TENSOR_F64, site->group->trainable_shard_numel, error);
+        gboolean exact =
+            ats->rank->world->options.exact_sizes; /* a program of its own for every place of the EP group */
+        if (grads[i] == NULL || (exact && !rank_check_bytes(&ats[i], copies_bytes(ats[i].rank, site), error))) {
             return FALSE;
         }
     }

@@ -25,6 +25,24 @@ static int frame_tag(const Graph *graph, gint32 at)
     return at < frame_workspace(graph) ? MEM_GRADIENTS : is_scratch ? MEM_WORKSPACE : RANK_ANY_TAG;
 }
 
+/* Of what a slot of an operator holds, in host memory or back from there. */
+static int slot_tag(const Graph *graph, gint32 at)
+{
+    gint32 i = (at - frame_host(graph, 0, 0)) / N_SLOTS % graph_n_ops(graph),
+           slot = (at - frame_host(graph, 0, 0)) % N_SLOTS;
+    const Op *op = graph_op(graph, i);
+    if (slot >= SLOT_AUX) {
+        return MEM_ACTIVATIONS;
+    }
+    int tensor = slot < SLOT_OUTPUT ? op->inputs[slot] : op->outputs[slot - SLOT_OUTPUT];
+    int producer = graph_tensor(graph, tensor)->producer;
+    while (producer >= 0 && op_class(graph_op(graph, producer)->kind)->views_input) {
+        tensor = graph_op(graph, producer)->inputs[0];
+        producer = graph_tensor(graph, tensor)->producer;
+    }
+    return (int)graph_tensor(graph, tensor)->tag;
+}
+
 /* Of a buffer of a group; what stays gathered is part of the parameters. */
 static int site_tag(const ProgramSite *site, gint32 idx)
 {
@@ -35,6 +53,13 @@ static int site_tag(const ProgramSite *site, gint32 idx)
     return idx == FSDP_FLAT || idx == FSDP_CAST || is_param ? MEM_UNSHARDED : MEM_GRADIENTS;
 }
 
+/* Whether an instruction works on whole matrices and their slices. */
+static gboolean is_of_matrices(const Instr *instr, const Graph *graph)
+{
+    return instr->kind == INSTR_COLLECTIVE ? graph == NULL && instr->coll == COLL_all_to_all
+                                           : instr->action == VALUE_DIRECTION || instr->action == VALUE_ORTHOGONALIZE;
+}
+
 int rank_tag(const RankAt *at, const RankBuffer *buffer)
 {
     const Graph *graph = at->segment->graph;
@@ -42,10 +67,22 @@ int rank_tag(const RankAt *at, const RankBuffer *buffer)
     if (graph != NULL && idx >= 0 && idx < layer_frame_buffers(graph)) {
         return frame_tag(graph, idx);
     }
+    gboolean in_frame = FALSE; /* frames that move nothing end here: what follows them is somebody else's */
+    for (int i = 0; i < at->instr->n_operands; i++) {
+        in_frame =
+            in_frame || (rank_operand(at, i) == buffer && program_operand(at->segment, at->instr, i).arg == ARG_FRAME);
+    }
+    if (graph != NULL && in_frame && idx >= frame_host(graph, 0, 0) &&
+        idx < frame_host(graph, 0, 0) + layer_tier_buffers(graph)) {
+        return slot_tag(graph, idx);
+    }
     for (int i = 0; i < at->instr->n_operands; i++) {
         Place place = program_operand(at->segment, at->instr, i);
         if (rank_operand(at, i) != buffer || place.arg == ARG_FRAME) {
             continue;
+        }
+        if (is_of_matrices(at->instr, graph)) {
+            return MEM_WORKSPACE;
         }
         const ProgramSite *site = program_site(at->rank->program, at->call->args[place.arg]);
         if (site != NULL) {

@@ -27,7 +27,8 @@ static void mark_source(const RankAt *at, int64_t n, const Tensor *order, gboole
 {
     RankRouting *routing = routing_of(at);
     const int64_t *sent = routing->sent->data, *choice = order->data;
-    int64_t slots = tensor_numel(routing->sent), per_rank = slots / n, tokens = n_tokens(at), k = order->dims[1], s = 0;
+    int64_t slots = tensor_numel(routing->sent), per_rank = slots / n, tokens = n_tokens(at),
+            k = tensor_numel(order) / MAX(tokens, 1), s = 0;
     tensor_free(routing->sent_to);
     routing->sent_to = tensor_new_2d(TENSOR_I64, n, tokens);
     int64_t *sent_to = routing->sent_to->data;
@@ -38,7 +39,7 @@ static void mark_source(const RankAt *at, int64_t n, const Tensor *order, gboole
         local[i] = -1;
     }
     for (int64_t slot = 0; slot < slots; slot++) {
-        for (int64_t i = 0; i < sent[slot]; i++, s++) {
+        for (int64_t i = 0; i < sent[slot] && s < tokens * k; i++, s++) {
             int64_t member = slot / per_rank;
             sent_to[member * tokens + choice[s] / k] = 1;
             local[member * tokens * k + choice[s]] = slot % per_rank;
@@ -52,12 +53,12 @@ gboolean rank_token_ids(const RankAt *ats, int64_t n, GError **error)
     g_autoptr(GPtrArray) locals = g_ptr_array_new_with_free_func(g_free);
     int64_t k = 0, all_tokens = 0;
     for (int64_t source = 0; source < n; source++) {
-        const Tensor *order = rank_read(&ats[source], rank_operand(&ats[source], 1), error);
+        int64_t tokens = n_tokens(&ats[source]);
+        k = graph_tensor(ats->segment->graph, op->inputs[1])->width;
+        const Tensor *order = rank_read_as(&ats[source], rank_operand(&ats[source], 1), TENSOR_I64, tokens * k, error);
         if (order == NULL) {
             return FALSE;
         }
-        int64_t tokens = n_tokens(&ats[source]);
-        k = order->dims[1];
         all_tokens += tokens;
         int64_t *local = g_new(int64_t, n * tokens * k);
         g_ptr_array_add(locals, local);
@@ -97,11 +98,11 @@ static void move_row(double *there, double *own, int64_t width, gboolean back)
 
 static void move_rows(const RankAt *ats, int64_t n, Tensor *const *own, Tensor *const *arrived, gboolean back)
 {
-    int64_t width = own[0]->dims[1];
+    int64_t width = graph_tensor(ats->segment->graph, graph_op(ats->segment->graph, ats->instr->op)->inputs[0])->width;
     for (int64_t member = 0; member < n; member++) {
         double *there = arrived[member]->data;
         for (int64_t source = 0; source < n; source++) {
-            int64_t tokens = own[source]->dims[0];
+            int64_t tokens = n_tokens(&ats[source]);
             const int64_t *sent_to = (const int64_t *)routing_of(&ats[source])->sent_to->data + member * tokens;
             for (int64_t t = 0; t < tokens; t++) {
                 if (sent_to[t] != 0) {
@@ -118,6 +119,9 @@ static gboolean knows_sizes(const RankAt *at, gboolean back, GError **error)
 {
     const Op *op = graph_op(at->segment->graph, at->instr->op);
     const RankRouting *routing = routing_of(at);
+    if (routing->sent_to == NULL) {
+        return rank_fail(at, error, "tokens are sent without an exchange of their choices");
+    }
     gboolean is_first = op->kind == OP_token_dispatch && !token_dispatch_follows(op) && !back;
     if (!rank_knows_counts(at, routing)) {
         return rank_fail(at, error, "the host sizes the exchange before the counts are known to have come");
@@ -131,25 +135,34 @@ gboolean rank_token_rows(const RankAt *ats, int64_t n, GError **error)
     gboolean back = to_experts == (ats->instr->phase == PHASE_BACKWARD);
     g_autoptr(GPtrArray) from = g_ptr_array_new_with_free_func((GDestroyNotify)tensor_free);
     g_autoptr(GPtrArray) to = g_ptr_array_new_with_free_func((GDestroyNotify)tensor_free);
+    g_autofree int64_t *bytes = g_new0(int64_t, n); /* of a rank's own tokens, there or back */
+    const GraphTensor *info =
+        graph_tensor(ats->segment->graph, graph_op(ats->segment->graph, ats->instr->op)->inputs[0]);
     for (int64_t i = 0; i < n; i++) {
+        const Tensor *sent_to = routing_of(&ats[i])->sent_to;
         int64_t own = n_tokens(&ats[i]), arrived = routing_of(&ats[i])->arrived_tokens;
-        const Tensor *value = rank_read(&ats[i], rank_operand(&ats[i], 0), error);
-        if (value == NULL || !knows_sizes(&ats[i], back, error)) {
+        if (!knows_sizes(&ats[i], back, error)) {
             return FALSE;
         }
-        if (value->dims[0] != (back ? arrived : own)) {
-            return rank_fail(&ats[i], error, "exchanges %" G_GINT64_FORMAT " tokens, its choices say %" G_GINT64_FORMAT,
-                             value->dims[0], back ? arrived : own);
+        const Tensor *value =
+            rank_read_as(&ats[i], rank_operand(&ats[i], 0), TENSOR_F64, (back ? arrived : own) * info->width, error);
+        if (value == NULL) {
+            return FALSE;
+        }
+        for (int64_t t = 0; t < tensor_numel(sent_to); t++) {
+            bytes[i] += ((const int64_t *)sent_to->data)[t] * dtype_bytes(info->dtype, info->width);
         }
         g_ptr_array_add(from, tensor_dup(value));
-        g_ptr_array_add(to, tensor_new_2d(TENSOR_F64, back ? own : arrived, value->dims[1]));
+        g_ptr_array_add(to, tensor_new_2d(TENSOR_F64, back ? own : arrived, info->width));
+    }
+    if (!rank_check_busiest(ats, n, bytes, error)) {
+        return FALSE;
     }
     move_rows(ats, n, (Tensor **)(back ? to : from)->pdata, (Tensor **)(back ? from : to)->pdata, back);
-    Dtype dtype = graph_tensor(ats->segment->graph, graph_op(ats->segment->graph, ats->instr->op)->inputs[0])->dtype;
     for (int64_t i = 0; i < n; i++) {
         Tensor *value = g_ptr_array_index(to, i);
         g_ptr_array_index(to, i) = NULL;
-        if (!rank_write(&ats[i], rank_operand(&ats[i], 1), value, dtype, error)) {
+        if (!rank_write(&ats[i], rank_operand(&ats[i], 1), value, info->dtype, error)) {
             return FALSE;
         }
     }

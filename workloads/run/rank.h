@@ -4,7 +4,8 @@
  * A buffer holds a float64 (or int64) tensor from its first write to its FREE. Instructions are carried out in host order;
  * whether the streams would have done so, too, is known from vector clocks: every stream counts its actions and what it
  * has seen of the others through RECORD and WAIT. A read that has not seen the last write, a write that has not seen all
- * reads, and a use of memory whose former owner is not done are errors, as a missing WAIT makes them on a device.
+ * reads, and a use of memory whose former owner is not done are errors, as a missing WAIT makes them on a device. On demand the
+ * same is decided by sets of actions (order.h) besides, and both must agree on every access.
  *
  * Invariants: (1) clocks never go back; (2) a buffer that is not alive has no tensor; (3) shards are padded with zeros to
  * the fullest rank's size, as the program counts them.
@@ -16,6 +17,7 @@
 #include "sim/mem/alloc-model.h"
 #include "workloads/lower/fsdp.h"
 #include "workloads/run/ledger.h"
+#include "workloads/run/order.h"
 #include "workloads/run/virtual-ranks.h"
 
 /* How many actions of each stream are known to be done. */
@@ -34,6 +36,8 @@ typedef struct RankBuffer {
     Tensor *value;
     Dtype dtype; /* what the value is stored in */
     Clock born, written, read;
+    guint call;  /* that allocated it */
+    gint32 life; /* its number in the order of sets; 0 = none yet */
 } RankBuffer;
 
 /* The shards of one group of parameters. */
@@ -57,12 +61,15 @@ typedef struct RankRouting {
     Tensor *choices_made; /* of each expert on all ranks, in the micro-batches so far; NULL where nobody counts them */
     gboolean has_counts;  /* exchanged since the last dispatch, or fixed */
     Clock counted;        /* when the counts were there */
+    gint32 counting;      /* the action of the order of sets that brought them; -1 = none */
 } RankRouting;
 
 /* Kernels and host synchronisations since the last value. */
 typedef struct RankPrice {
     int n_works, n_syncs;
+    guint8 stream; /* of the last kernel */
     double flops;
+    int64_t moved_bytes; /* over the host link */
     gint32 op, sync_op; /* of the kernels; of the synchronisations, which may stand further ahead; -1 = unknown */
 } RankPrice;
 
@@ -86,7 +93,9 @@ typedef struct Rank {
     int64_t held[N_MEM_TAGS], held_sum;
     VirtualPeak peak;
     LedgerWalk *ledger; /* goes along, or NULL */
+    Order *order;       /* the same by sets, or NULL */
     int64_t n_followed;
+    int64_t n_exchanged, exchanged_bytes; /* collectives whose bytes were compared with the priced ones */
     int64_t host_held, host_peak; /* pinned host memory */
     RankPrice price;
     int64_t n_marks[N_PHASES]; /* in this step */
@@ -146,6 +155,9 @@ gboolean rank_follow_ledger(const RankAt *at, GError **error);
 void rank_note_counts(const RankAt *at, RankRouting *routing);
 gboolean rank_knows_counts(const RankAt *at, const RankRouting *routing);
 
+/* Whether the host may read a buffer: it knows all writes to be done. */
+gboolean rank_host_sees(const RankAt *at, const RankBuffer *buffer);
+
 /* The MemTag of what an instruction writes into a buffer, or any. */
 enum { RANK_ANY_TAG = -1 };
 int rank_tag(const RankAt *at, const RankBuffer *buffer);
@@ -154,17 +166,20 @@ int rank_tag(const RankAt *at, const RankBuffer *buffer);
 void rank_note_work(const RankAt *at);
 gboolean rank_check_price(const RankAt *at, GError **error);
 
-/* The i-th operand's buffer. */
+/* The i-th operand's buffer; NULL = absent. */
 RankBuffer *rank_operand(const RankAt *at, int i);
 
 /* Value to read, borrowed; NULL and an error when there is none or the streams do not order it. */
 const Tensor *rank_read(const RankAt *at, RankBuffer *buffer, GError **error);
 
+/* The same, which must be of so many elements (-1: any number) of that type. */
+const Tensor *rank_read_as(const RankAt *at, RankBuffer *buffer, TensorType type, int64_t numel, GError **error);
+
 /* Gives a buffer its value (taken over, freed on failure); the dtype is what it would be stored in. */
 gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype dtype, GError **error);
 
-/* Value to change in place: read and written. */
-Tensor *rank_change(const RankAt *at, RankBuffer *buffer, GError **error);
+/* The same to change in place: read and written. */
+Tensor *rank_change(const RankAt *at, RankBuffer *buffer, TensorType type, int64_t numel, GError **error);
 
 /* Order of accesses to what lies outside the buffers. */
 gboolean rank_note_read(const RankAt *at, RankBuffer *buffer, GError **error);
@@ -178,8 +193,12 @@ void rank_clear(Rank *rank);
 gboolean rank_op(const RankAt *at, GError **error);
 gboolean rank_shard_value(const RankAt *at, GError **error);
 
-/* What a collective is priced with must be what it moves. */
+/*
+ * What a collective is priced with must be what it moves. Of an exchange of rows, whose sizes only exact ones are those
+ * of the program: bytes of each member's own rows, there or back, of which the most are priced.
+ */
 gboolean rank_check_bytes(const RankAt *at, int64_t bytes, GError **error);
+gboolean rank_check_busiest(const RankAt *ats, int64_t n, const int64_t *bytes, GError **error);
 
 /* A collective of all members; ats[i] is the i-th's, in the order of the group. */
 gboolean rank_collective(const RankAt *ats, int64_t n, GError **error);

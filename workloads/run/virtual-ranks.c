@@ -29,6 +29,7 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
         alloc_model_make_expandable(rank->alloc);
     }
     for (int64_t i = 0; i < world->graphs->n_layers; i++) {
+        rank->routing[i].counting = -1;
         rank->routing[i].expert_rows = g_new0(int64_t, n_experts);
         rank->routing[i].loads = g_new0(int64_t, n_experts);
     }
@@ -40,6 +41,7 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
     rank->peak = (VirtualPeak){.bytes = rank->held_sum, .call = -1, .instr = -1, .op = -1};
     memcpy(rank->peak.by_tag, rank->held, sizeof rank->held);
     rank->ledger = world->options.with_ledger ? ledger_walk_new(program) : NULL;
+    rank->order = world->options.with_order ? order_new(program->n_tokens) : NULL;
     rank_load_shards(rank);
 }
 
@@ -78,13 +80,10 @@ int64_t virtual_ranks_n(const VirtualRanks *world)
 
 static gboolean value_sum(const RankAt *at, GError **error)
 {
-    const Tensor *a = rank_read(at, rank_operand(at, 0), error);
-    const Tensor *b = a != NULL ? rank_read(at, rank_operand(at, 1), error) : NULL;
+    const Tensor *a = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, -1, error);
+    const Tensor *b = a != NULL ? rank_read_as(at, rank_operand(at, 1), TENSOR_F64, tensor_numel(a), error) : NULL;
     if (b == NULL) {
         return FALSE;
-    }
-    if (tensor_numel(a) != tensor_numel(b)) {
-        return rank_fail(at, error, "adds %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT " elements", tensor_numel(a), tensor_numel(b));
     }
     Tensor *sum = tensor_dup(a);
     execute_add_to(sum, b);
@@ -100,7 +99,7 @@ static gboolean value_copy(const RankAt *at, GError **error)
 
 static gboolean value_loss_sum(const RankAt *at, GError **error)
 {
-    const Tensor *sum = rank_read(at, rank_operand(at, 0), error);
+    const Tensor *sum = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, 1, error);
     at->rank->loss += sum != NULL ? tensor_get(sum, 0) : 0;
     return sum != NULL;
 }
@@ -117,7 +116,7 @@ static gboolean value_loss_grad(const RankAt *at, GError **error)
 static gboolean value_place_rows(const RankAt *at, GError **error)
 {
     const Plan *plan = at->rank->world->plan;
-    const Tensor *part = rank_read(at, rank_operand(at, 0), error);
+    const Tensor *part = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, -1, error);
     if (part == NULL) {
         return FALSE;
     }
@@ -483,6 +482,17 @@ int64_t virtual_ranks_arrivals(const VirtualRanks *world, int64_t rank, int64_t 
 const VirtualPeak *virtual_ranks_peak(const VirtualRanks *world, int64_t rank)
 {
     return &world->ranks[rank].peak;
+}
+
+int64_t virtual_ranks_n_exchanged(const VirtualRanks *world, int64_t rank, int64_t *ret_bytes)
+{
+    *ret_bytes = world->ranks[rank].exchanged_bytes;
+    return world->ranks[rank].n_exchanged;
+}
+
+int64_t virtual_ranks_n_ordered(const VirtualRanks *world, int64_t rank)
+{
+    return world->ranks[rank].order != NULL ? order_n_pairs(world->ranks[rank].order) : 0;
 }
 
 int64_t virtual_ranks_n_followed(const VirtualRanks *world, int64_t rank)

@@ -27,6 +27,7 @@ typedef struct VirtualOptions {
     double clip;          /* largest global norm of the gradients, which the update sees; 0 = none. Sharded gradients alone */
     gboolean exact_sizes; /* a value's size must be what its buffer was allocated with */
     gboolean with_ledger; /* after every instruction, the bytes held by tag must be the ledger's */
+    gboolean with_order;  /* whether accesses are in order is decided by sets of actions as well (order.h) */
 } VirtualOptions;
 
 typedef struct VirtualRanks VirtualRanks;
@@ -84,6 +85,12 @@ const VirtualPeak *virtual_ranks_peak(const VirtualRanks *world, int64_t rank);
 
 /* Instructions of a rank after which held memory was compared with the ledger's. */
 int64_t virtual_ranks_n_followed(const VirtualRanks *world, int64_t rank);
+
+/* Collectives of a rank that moved what they are priced with; their bytes. */
+int64_t virtual_ranks_n_exchanged(const VirtualRanks *world, int64_t rank, int64_t *ret_bytes);
+
+/* Pairs of accesses of a rank that exclude one another and are in order (with_order). */
+int64_t virtual_ranks_n_ordered(const VirtualRanks *world, int64_t rank);
 
 /* Compares a rank's static memory, parameters and optimizer state, with what its program says; NULL or the difference. */
 char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t rank);
