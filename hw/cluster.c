@@ -11,12 +11,19 @@ Cluster *cluster_load(const char *preset_or_path, int64_t n_nodes, int64_t gpus_
     if (gpus_per_node == 0) {
         gpus_per_node = device->gpus_per_node;
     }
+    if (gpus_per_node > device->gpus_per_node) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                    "cluster %s: gpus_per_node %" G_GINT64_FORMAT " is more than its nodes have, %" G_GINT64_FORMAT
+                    "; a descriptor with {\"base\": \"%s\"} and gpus_per_node in its values says how larger nodes are joined",
+                    preset_or_path, gpus_per_node, device->gpus_per_node, device->name);
+        return NULL;
+    }
     int64_t n_ranks;
-    if (n_nodes < 1 || gpus_per_node < 1 || !quantity_mul(n_nodes, gpus_per_node, &n_ranks)) {
+    if (n_nodes < 1 || n_nodes > CLUSTER_NODES_MAX || gpus_per_node < 1 || !quantity_mul(n_nodes, gpus_per_node, &n_ranks)) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                     "cluster %s: %" G_GINT64_FORMAT " nodes of %" G_GINT64_FORMAT
-                    " GPUs make no cluster; both are at least 1",
-                    preset_or_path, n_nodes, gpus_per_node);
+                    " GPUs make no cluster; both are at least 1, nodes at most %d",
+                    preset_or_path, n_nodes, gpus_per_node, CLUSTER_NODES_MAX);
         return NULL;
     }
     Cluster *cluster = g_new0(Cluster, 1);

@@ -54,8 +54,11 @@ typedef enum CollKind {
     N_COLLS
 } CollKind;
 
+enum { CLUSTER_NODES_MAX = 1 << 24 };
+
 /*
- * A cluster of a preset or a descriptor file. gpus_per_node 0 takes the preset's. Errors name the preset.
+ * A cluster of a preset or a descriptor file. gpus_per_node 0 takes the descriptor's; fewer leave some of each node out, and
+ * more are an error: how larger nodes are joined a descriptor has to say. Errors name the preset.
  */
 Cluster *cluster_load(const char *preset_or_path, int64_t n_nodes, int64_t gpus_per_node, GError **error);
 /* One more owner: the cluster lives until cluster_free() has been called once more, from whichever thread. */

@@ -89,7 +89,7 @@ double coll_outside_seconds(const Cluster *cluster, int64_t n_hops, double moved
 CollTime coll_gather_time(const Cluster *cluster, LawKind law, const CollGroup *group, double bytes)
 {
     double n = (double)group->n_ranks;
-    int64_t n_domains = coll_n_domains(group);
+    int64_t n_domains = coll_n_domains(group), rounds = law == LAW_all_reduce ? 2 : 1; /* there, and back */
     CollTime time = {0};
     if (group->per_domain > 1) {
         /*
@@ -99,12 +99,12 @@ CollTime coll_gather_time(const Cluster *cluster, LawKind law, const CollGroup *
         double moved = bytes * (n - 1.0) / n, own = law == LAW_all_reduce ? 0.0 : bytes / n;
         double weight = law == LAW_all_reduce ? 0.0 : own_part_weight;
         time.bytes[NET_SCALE_UP] = moved;
-        time.seconds = coll_domain_seconds(cluster, law, group->n_ranks - 1, (moved + weight * own) / (1.0 + weight));
+        time.seconds = coll_domain_seconds(cluster, law, rounds * (group->n_ranks - 1), (moved + weight * own) / (1.0 + weight));
     }
     if (n_domains > 1) {
         double moved = bytes * (double)(n_domains - 1) / n;
         double leaf = ring_uplink(cluster, NET_LEAF, group, moved), pod = ring_uplink(cluster, NET_POD, group, moved);
-        double outside = coll_outside_seconds(cluster, n_domains - 1, fmax(moved, fmax(leaf, pod))) +
+        double outside = coll_outside_seconds(cluster, rounds * (n_domains - 1), fmax(moved, fmax(leaf, pod))) +
                          law_link_fixed_seconds(&cluster->device->laws->fits[law]);
         time.bytes[NET_NIC] = moved;
         time.bytes[NET_LEAF] = leaf;

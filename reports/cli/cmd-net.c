@@ -18,6 +18,15 @@ typedef struct NetOptions {
     gboolean json, latency;
 } NetOptions;
 
+/* Value of a number that is not on the command line. */
+static const gint64 NOT_GIVEN = G_MININT64;
+
+static void init(void *values)
+{
+    NetOptions *options = values;
+    options->nodes = options->gpus_per_node = NOT_GIVEN;
+}
+
 /* What a table may hold, in the order of output; the first and the last may be left out. */
 enum { COLUMN_ID, COLUMN_FROM, COLUMN_TO, COLUMN_BYTES, COLUMN_START, N_COLUMNS };
 
@@ -165,13 +174,19 @@ static Cluster *find_cluster(const Net *net, const NetOptions *options, GError *
                     "net: --cluster is missing: a hardware preset (\"moesim hw\" lists them) or the path of a descriptor");
         return NULL;
     }
-    if (options->nodes < 0 || options->gpus_per_node < 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "net: %s: expected a number from 1",
-                    options->nodes < 0 ? "--nodes" : "--gpus-per-node");
+    if (options->nodes != NOT_GIVEN && (options->nodes < 1 || options->nodes > CLUSTER_NODES_MAX)) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "net: --nodes: %" G_GINT64_FORMAT " is not a number from 1 to %d",
+                    options->nodes, CLUSTER_NODES_MAX);
         return NULL;
     }
-    g_autoptr(Cluster) cluster = cluster_load(options->cluster, MAX(options->nodes, 1), options->gpus_per_node, error);
-    if (cluster != NULL && options->nodes == 0) {
+    if (options->gpus_per_node != NOT_GIVEN && options->gpus_per_node < 1) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "net: --gpus-per-node: %" G_GINT64_FORMAT " is not a number from 1",
+                    options->gpus_per_node);
+        return NULL;
+    }
+    int64_t per_node = options->gpus_per_node == NOT_GIVEN ? 0 : options->gpus_per_node;
+    g_autoptr(Cluster) cluster = cluster_load(options->cluster, options->nodes == NOT_GIVEN ? 1 : options->nodes, per_node, error);
+    if (cluster != NULL && options->nodes == NOT_GIVEN) {
         int64_t nodes = MAX(net->last_rank / cluster->gpus_per_node, net->last_host) + 1;
         int64_t gpus_per_node = cluster->gpus_per_node;
         cluster_free(g_steal_pointer(&cluster));
@@ -339,5 +354,6 @@ const CommandClass command_net = {
     .words = COMMAND_WORDS_FILES,
     .options = options,
     .options_size = sizeof(NetOptions),
+    .init = init,
     .run = run,
 };

@@ -37,10 +37,10 @@ $ moesim net few.csv --cluster hw.json --json | head -9
   "transfers": [
 ? 0
 
-# Latency comes on top where a domain is left (taken over from the descriptor that it is like: 5 us).
+# Latency comes on top where a domain is left (taken over from the descriptor that it is like: 14 us).
 $ moesim net few.csv --cluster hw.json --latency | grep -E 'alone|hot1' | cut -d, -f1,6
 "alone",1
-"hot1",2.000005
+"hot1",2.000014
 ? 0
 
 # Nodes: as many as the ranks need, or as many as said.
@@ -75,12 +75,17 @@ $ moesim net few.csv --cluster h200
 ! ~ moesim: no hardware preset "h200"; did you mean "h200-sxm"?*
 ? 2
 
-$ moesim net few.csv --cluster hw.json --nodes -1
-! moesim: net: --nodes: expected a number from 1
+$ for n in -1 0 16777217 999999999; do moesim net few.csv --cluster hw.json --nodes $n; done
+! moesim: net: --nodes: -1 is not a number from 1 to 16777216
+! moesim: net: --nodes: 0 is not a number from 1 to 16777216
+! moesim: net: --nodes: 16777217 is not a number from 1 to 16777216
+! moesim: net: --nodes: 999999999 is not a number from 1 to 16777216
 ? 2
 
-$ moesim net few.csv --cluster hw.json --gpus-per-node -2
-! moesim: net: --gpus-per-node: expected a number from 1
+$ for n in -2 0 9; do moesim net few.csv --cluster hw.json --gpus-per-node $n; done
+! moesim: net: --gpus-per-node: -2 is not a number from 1
+! moesim: net: --gpus-per-node: 0 is not a number from 1
+! ~ moesim: cluster hw.json: gpus_per_node 9 is more than its nodes have, 8; *
 ? 2
 
 $ moesim net nothing.csv --cluster hw.json

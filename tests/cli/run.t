@@ -158,3 +158,9 @@ $ moesim check fit.json | grep streams
 $ moesim run fit.json -o fit > /dev/null; ls fit | wc -l
 5
 ? 0
+
+# As many nodes as there may be take no longer than a few: ranks that are alike are one.
+$ printf '{"model": "qwen3-30b-a3b", "cluster": {"preset": "h200-sxm", "nodes": 16777216}, "parallel": {"ep": 8}, "workload": {"global_batch": 134217728}}' > all.json; timeout 60 moesim run all.json --json | grep -E '"(ranks|network)"' | sort -u
+      "network": "closed_form",
+  "ranks": 134217728,
+? 0

@@ -61,7 +61,11 @@ static Cluster *cluster_of(Row row)
     g_autoptr(GError) error = NULL;
     for (size_t i = 0; i < G_N_ELEMENTS(presets); i++) {
         if (strstr(text(row, "gpu"), presets[i].gpu) != NULL) {
-            int64_t per_node = (int64_t)number(row, "ranks_per_node", 8), ranks = (int64_t)number(row, "ep_ranks", 8);
+            g_autoptr(Cluster) node = cluster_load(presets[i].preset, 1, 0, &error);
+            check_no_error(error);
+            /* a source may call a part of a super-node a node */
+            int64_t per_node = MIN((int64_t)number(row, "ranks_per_node", 8), node->gpus_per_node);
+            int64_t ranks = (int64_t)number(row, "ep_ranks", 8);
             Cluster *cluster = cluster_load(presets[i].preset, quantity_div_up(ranks, per_node), per_node, &error);
             check_no_error(error);
             return cluster;

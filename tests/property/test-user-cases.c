@@ -212,7 +212,7 @@ static void test_evidence(void **state)
         if (strcmp(*name, "h200-sxm") == 0) {
             continue;
         }
-        g_autofree char *fields = g_strdup_printf("cluster.preset=%s", *name);
+        g_autofree char *fields = g_strdup_printf("cluster.preset=%s cluster.gpus_per_node=4 cluster.nodes=2", *name);
         g_autoptr(Result) there = predict(dense, fields);
         check_close(there->evidence[EVIDENCE_MEASURED], 0, 0);
         assert_true(there->evidence[EVIDENCE_DATASHEET] + there->evidence[EVIDENCE_ASSUMED] > 0.5);

@@ -30,12 +30,44 @@ static void test_geometry(void **state)
     }
 }
 
+/* The geometry that members one after the other show, for whatever node, domain, first member and stride. */
+static void test_geometry_by_members(void **state)
+{
+    (void)state;
+    static const char *const presets[] = {"h200-sxm", "gb200", "ascend-910c", "gh200"};
+    for (size_t p = 0; p < G_N_ELEMENTS(presets); p++) {
+        for (int64_t per_node = 1; per_node <= 4; per_node++) {
+            g_autoptr(Cluster) cluster = load(presets[p], 400, per_node);
+            for (int64_t draw = 0; draw < 200; draw++) {
+                int64_t first = draw % 7, stride = 1 + draw % 13 * (draw % 3), n = 1 + draw % 97, best = 0, run = 0, last = -1;
+                for (int64_t i = 0; i < n; i++) {
+                    int64_t domain = cluster_domain(cluster, first + i * stride);
+                    run = domain == last ? run + 1 : 1;
+                    last = domain;
+                    best = MAX(best, run);
+                }
+                CollGroup group = cluster_group(cluster, first, stride, n);
+                check_int(group.per_domain, best);
+                check_int(group.stride, stride);
+            }
+        }
+    }
+    /* as quick for all ranks of the largest cluster */
+    g_autoptr(Cluster) largest = load("h200-sxm", CLUSTER_NODES_MAX, 8);
+    check_int(cluster_group(largest, 0, 1, largest->n_ranks).per_domain, 8);
+    check_int(cluster_group(largest, 0, 64, largest->n_ranks / 64).per_domain, 1);
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
     g_autoptr(GError) error = NULL;
     assert_null(cluster_load("h200-sxm", 0, 8, &error));
     check_error(&error, MOESIM_ERROR_INPUT, "at least 1");
+    assert_null(cluster_load("h200-sxm", (int64_t)CLUSTER_NODES_MAX + 1, 8, &error));
+    check_error(&error, MOESIM_ERROR_INPUT, "nodes at most 16777216");
+    assert_null(cluster_load("gb200", 2, 5, &error));
+    check_error(&error, MOESIM_ERROR_INPUT, "gpus_per_node 5 is more than its nodes have, 4");
     assert_null(cluster_load("h200", 1, 8, &error));
     check_error(&error, MOESIM_ERROR_INPUT, "h200-sxm");
 }
@@ -121,6 +153,7 @@ int main(void)
     const struct CMUnitTest group[] = {
         cmocka_unit_test(test_uneven),
         cmocka_unit_test(test_geometry),
+        cmocka_unit_test(test_geometry_by_members),
         cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_hierarchy),

@@ -39,6 +39,7 @@ static const PlanCase refused[] = {
     {BASE "parallel.sharding=zero2", "parallel.sharding", "zero1"},
     {BASE "precision.parameters=bf16 parallel.sharding=none parallel.fsdp.prefetch=explicit", "parallel.fsdp", "unless parallel.sharding is \"fsdp\""},
     {BASE "precision.parameters=bf16 parallel.sharding=none parallel.gradient_buffers=false", "parallel", "only on one data-parallel rank"},
+    {BASE "cluster.gpus_per_node=9", "cluster", "gpus_per_node 9 is more than its nodes have, 8"},
     {BASE "cluster.gpus_per_node=1 parallel.gradient_buffers=false", "parallel.gradient_buffers", "unless parallel.sharding is \"none\""},
     {BASE "parallel.sharding=none cluster.gpus_per_node=1 parallel.gradient_buffers=false", "parallel", "set precision.parameters to \"bf16\""},
     {BASE "moe.capacity_factor=-1", "moe.capacity_factor", "-1"},
