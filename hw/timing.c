@@ -30,6 +30,9 @@ SimTime timing_work_at_clock_ns(const Device *device, const Work *work, double c
     g_assert(clock_frac > 0.0);
     if (ret_evidence != NULL) {
         *ret_evidence = law_evidence(&device->laws->fits[law_of_work(work->law)], law_size(work));
+        if (work->dtype == DTYPE_FP8 && work_law_group(work->law) == WORK_GROUP_COMPUTE && *ret_evidence < EVIDENCE_DATASHEET) {
+            *ret_evidence = EVIDENCE_DATASHEET; /* laws were fitted to bf16: only the peak is another */
+        }
     }
     return at_least_one_ns(work_seconds(device, work, clock_frac));
 }

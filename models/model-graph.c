@@ -44,13 +44,22 @@ static Graph *graph_start(const BlockOptions *options)
     return graph;
 }
 
-/* Ends construction: which operators are priced as chains, consumers, gradients. */
-static Graph *graph_seal(Graph *graph, const BlockOptions *options)
+/* Products of hidden weights; adapters are small, and LoRA's quality hangs on them. */
+static gboolean takes_fp8(const Graph *graph, const Op *op, int64_t align)
+{
+    gboolean product = op->kind == OP_linear || op->kind == OP_grouped_gemm;
+    const GraphParam *weight = product ? graph_param(graph, op->params[0]) : NULL;
+    return product && !weight->is_adapter && weight->dims[weight->n_dims - 2] % align == 0 && weight->dims[weight->n_dims - 1] % align == 0;
+}
+
+/* Ends construction: which operators are priced as chains or run in FP8 (a layer's), consumers, gradients. */
+static Graph *graph_seal(Graph *graph, const BlockOptions *options, gboolean is_layer)
 {
     G_STATIC_ASSERT(N_OPS <= G_N_ELEMENTS(((BlockOptions *)0)->eager));
     for (int i = 0; i < graph_n_ops(graph); i++) {
         Op *op = graph_op(graph, i);
         op->eager = options->eager[op->kind];
+        op->fp8 = is_layer && options->fp8_align > 0 && takes_fp8(graph, op, options->fp8_align);
     }
     graph_finish(graph);
     return graph;
@@ -124,7 +133,7 @@ static Graph *layer_build(const Model *model, const BlockOptions *options, const
                        alone ? "input_layernorm" : "post_attention_layernorm");
     }
     g_array_index(graph->outputs, int, 0) = build.prefix;
-    return graph_seal(graph, options);
+    return graph_seal(graph, options, TRUE);
 }
 
 static Graph *embedding_build(const Model *model, const BlockOptions *options)
@@ -133,7 +142,7 @@ static Graph *embedding_build(const Model *model, const BlockOptions *options)
     g_autofree char *name = g_strconcat(model->prefix, "embed_tokens", NULL);
     int ids = graph_add_input(graph, "token_ids", ROWS_TOKENS, 1, DTYPE_INT64, FALSE);
     graph_add_output(graph, embedding_add(graph, name, ids, model->vocab, model->hidden));
-    return graph_seal(graph, options);
+    return graph_seal(graph, options, FALSE);
 }
 
 static Graph *vision_build(const Model *model, const BlockOptions *options)
@@ -145,7 +154,7 @@ static Graph *vision_build(const Model *model, const BlockOptions *options)
     int64_t width = 3 * model->vision_patch * model->vision_patch;
     int pixels = graph_add_input(graph, "pixels", ROWS_PATCHES, width, options->compute, FALSE);
     graph_add_output(graph, block_class(BLOCK_vision_tower)->build(graph, model, NULL, options, pixels));
-    return graph_seal(graph, options);
+    return graph_seal(graph, options, FALSE);
 }
 
 /* Name of the head: beside the decoder, not inside it. */
@@ -188,7 +197,7 @@ static Graph *head_build(const Model *model, const BlockOptions *options, guint3
     x = block_norm(graph, name, x, model->hidden, model->norm_eps, model->norm_zero_centered);
     *ret_chunk_op = graph_n_ops(graph);
     graph_add_output(graph, head_loss(graph, model, options, x, labels));
-    return graph_seal(graph, options);
+    return graph_seal(graph, options, FALSE);
 }
 
 static gboolean output_needs_grad(const Graph *graph)

@@ -52,6 +52,7 @@ struct Op {
     int params[OP_PARAMS_MAX]; /* parameters; -1 = absent */
     int n_inputs, n_outputs, n_params;
     guint32 detached;     /* inputs through which no gradient flows here, beside those of the class */
+    gboolean fp8;         /* a product whose operands are FP8 codes (models/fp8.h) */
     gboolean eager;       /* priced as the chain of framework operators, not as one kernel */
     const void *attr;     /* the class's own attributes (declared in models/ops/<op>.h), owned by the graph */
 };

@@ -65,6 +65,7 @@ static const DrawField fields[] = {
     {"loss.vocab_chunk", "||7|20"},
     {"loss.index_kl_coeff", "||1|0.3"},
     {"precision.reduce", "||fp32|bf16"},
+    {"precision.gemm", "|||fp8"},
     {"optimizer.kind", "||adamw|muon|muon"},
     {"optimizer.offload", "||true"},
     {"optimizer.per_head", "||true"},

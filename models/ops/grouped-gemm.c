@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "models/fp8.h"
 #include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/real.h"
@@ -54,6 +55,10 @@ gboolean REAL_NAME(grouped_forward)(const OpRun *run, GError **error)
         grouped_count(run, &g, m, g.n, g.k);
         first += m;
     }
+    if (run->aux[FP8_AUX_CODES] != NULL) {
+        memcpy(run->aux[FP8_AUX_CODES]->data, x, (size_t)(first * g.k) * sizeof(real));
+        memset(run->aux[FP8_AUX_SCALES]->data, 0, (size_t)tensor_numel(run->aux[FP8_AUX_SCALES]) * sizeof(real));
+    }
     return TRUE;
 }
 
@@ -67,7 +72,7 @@ static void grouped_weight_gradient(const OpRun *run, const GroupedRun *g, int64
         memset(dw, 0, (size_t)(g->n * g->k) * sizeof *dw);
         return;
     }
-    const real *x = run->in[0]->data;
+    const real *x = run->view->op->fp8 ? run->aux[FP8_AUX_CODES]->data : run->in[0]->data;
     Matmul shape = {
         .m = g->n, .n = g->k, .k = m, .trans_a = TRUE, .lda = g->n, .ldb = g->k, .ldc = g->k, .alpha = g->scale};
     REAL_NAME(matmul)(&shape, dy + first * g->n, x + first * g->k, dw);
@@ -171,7 +176,16 @@ static GroupedSize grouped_size(const OpView *view)
 
 static void grouped_saved(const OpView *view, OpSaved *ret_saved)
 {
-    *ret_saved = (OpSaved){.inputs = op_trains_param(view, 0) ? 1u : 0u};
+    if (op_trains_param(view, 0) && view->op->fp8) {
+        fp8_save_input(ret_saved, ROWS_RECEIVED, op_weight(view, 0)->dims[2]);
+    } else {
+        *ret_saved = (OpSaved){.inputs = op_trains_param(view, 0) ? 1u : 0u};
+    }
+}
+
+static Fp8Product grouped_product(const GroupedSize *s)
+{
+    return (Fp8Product){.m = s->m, .n = s->n, .k = s->k, .n_weights = s->local, .elem_bytes = s->b};
 }
 
 /* One product over all groups: m rows, n columns, inner k. Weights of experts without rows are not read. */
@@ -181,6 +195,9 @@ static Work *grouped_cost(const OpView *view, const GroupedSize *s, OpCost *cost
     work->read_bytes = (s->m * k + s->busy * n * k) * s->b;
     work->n_groups = s->local;
     work->group_rows = view->rows->local_expert_rows;
+    if (view->op->fp8) {
+        fp8_product(cost);
+    }
     return work;
 }
 
@@ -202,6 +219,10 @@ static void grouped_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     GroupedSize s = grouped_size(view);
     *ret_cost = (OpCost){0};
+    Fp8Product product = grouped_product(&s);
+    if (view->op->fp8) {
+        fp8_forward_operands(ret_cost, &product, op_trains_param(view, 0));
+    }
     grouped_cost(view, &s, ret_cost, s.n, s.k);
     grouped_scale_cost(view, &s, ret_cost, s.m * s.n);
 }
@@ -214,6 +235,10 @@ static void grouped_backward_cost(const OpView *view, OpCost *ret_cost)
     if (view->op->eager && op_has_backward(view)) {
         grouped_scale_cost(view, &s, ret_cost, s.m * s.n);
     }
+    Fp8Product product = grouped_product(&s);
+    if (view->op->fp8) {
+        fp8_backward_operands(ret_cost, &product, to_input, op_trains_param(view, 0));
+    }
     if (to_input) {
         grouped_cost(view, &s, ret_cost, s.k, s.n);
         if (!view->op->eager) {
@@ -225,6 +250,9 @@ static void grouped_backward_cost(const OpView *view, OpCost *ret_cost)
         dw->write_bytes = s.local * s.n * s.k * s.b;
         dw->n_groups = s.local;
         dw->group_rows = view->rows->local_expert_rows;
+        if (view->op->fp8) {
+            fp8_product(ret_cost);
+        }
         if (!view->op->eager) {
             grouped_scale_cost(view, &s, ret_cost, s.local * s.n * s.k);
         }

@@ -1,5 +1,8 @@
 #include "models/ops/linear.h"
 
+#include <string.h>
+
+#include "models/fp8.h"
 #include "models/matmul.h"
 #include "models/op-name.h"
 #include "models/op.h"
@@ -28,6 +31,10 @@ gboolean REAL_NAME(linear_forward)(const OpRun *run, GError **error)
     (void)error;
     product(run, (Matmul){.m = rows, .n = width, .k = weight->dims[1], .trans_b = TRUE}, values_in(run, 0),
             values_param(run, 0), y);
+    if (run->aux[FP8_AUX_CODES] != NULL) {
+        memcpy(values_aux(run, FP8_AUX_CODES), values_in(run, 0), (size_t)(rows * weight->dims[1]) * sizeof(real));
+        values_zero(values_aux(run, FP8_AUX_SCALES), tensor_numel(run->aux[FP8_AUX_SCALES]));
+    }
     if (bias != NULL) {
         for (int64_t t = 0; t < rows; t++) {
             for (int64_t j = 0; j < width; j++) {
@@ -68,7 +75,7 @@ gboolean REAL_NAME(linear_backward)(const OpRun *run, GError **error)
     }
     if (run->dparam[0] != NULL) {
         Matmul shape = {.m = weight->dims[0], .n = weight->dims[1], .k = rows, .trans_a = TRUE};
-        product(run, shape, dy, values_in(run, 0), values_dparam(run, 0));
+        product(run, shape, dy, run->view->op->fp8 ? values_aux(run, FP8_AUX_CODES) : values_in(run, 0), values_dparam(run, 0));
     }
     if (run->dparam[1] != NULL) {
         bias_gradient(run, dy, values_dparam(run, 1));
@@ -98,34 +105,58 @@ int linear_add(Graph *graph, const char *name, int x, int64_t out_width, gboolea
 
 static void linear_saved(const OpView *view, OpSaved *ret_saved)
 {
-    ret_saved->inputs = op_trains_param(view, 0) ? 1 : 0;
+    if (op_trains_param(view, 0) && view->op->fp8) {
+        fp8_save_input(ret_saved, op_in(view, 0)->rows, op_in(view, 0)->width);
+    } else {
+        ret_saved->inputs = op_trains_param(view, 0) ? 1 : 0;
+    }
+}
+
+static Fp8Product linear_product(const OpView *view)
+{
+    const GraphParam *weight = op_weight(view, 0);
+    return (Fp8Product){.m = op_rows(view, op_in(view, 0)->rows), .n = weight->dims[0], .k = weight->dims[1], .n_weights = 1,
+                        .elem_bytes = op_in_elem_bytes(view, 0)};
+}
+
+static Work *linear_gemm(const OpView *view, OpCost *cost, WorkLaw law, int64_t m, int64_t n, int64_t k)
+{
+    Work *work = op_cost_gemm(cost, law, view->graph->compute, m, n, k);
+    if (view->op->fp8) {
+        fp8_product(cost);
+    }
+    return work;
 }
 
 /* One GEMM in each direction that is needed; the bias is added as the result is written. */
 static void linear_forward_cost(const OpView *view, OpCost *ret_cost)
 {
-    const GraphParam *weight = op_weight(view, 0);
-    int64_t rows = op_rows(view, op_in(view, 0)->rows);
-    Work *work = op_cost_gemm(ret_cost, WORK_GEMM_NT, view->graph->compute, rows, weight->dims[0], weight->dims[1]);
+    Fp8Product product = linear_product(view);
+    if (view->op->fp8) {
+        fp8_forward_operands(ret_cost, &product, op_trains_param(view, 0));
+    }
+    Work *work = linear_gemm(view, ret_cost, WORK_GEMM_NT, product.m, product.n, product.k);
     if (view->op->params[1] >= 0) {
-        work->flops += (double)rows * (double)weight->dims[0];
+        work->flops += (double)product.m * (double)product.n;
         work->read_bytes += op_weight_bytes(view, 1);
     }
 }
 
 static void linear_backward_cost(const OpView *view, OpCost *ret_cost)
 {
-    const GraphParam *weight = op_weight(view, 0);
-    Dtype dtype = view->graph->compute;
-    int64_t rows = op_rows(view, op_in(view, 0)->rows);
-    if (op_needs_input_grad(view, 0)) {
-        op_cost_gemm(ret_cost, WORK_GEMM_NN, dtype, rows, weight->dims[1], weight->dims[0]);
+    gboolean to_input = op_needs_input_grad(view, 0), to_weight = op_trains_param(view, 0);
+    Fp8Product product = linear_product(view);
+    if (view->op->fp8) {
+        fp8_backward_operands(ret_cost, &product, to_input, to_weight);
     }
-    if (op_trains_param(view, 0)) {
-        op_cost_gemm(ret_cost, WORK_GEMM_TN, dtype, weight->dims[0], weight->dims[1], rows);
+    if (to_input) {
+        linear_gemm(view, ret_cost, WORK_GEMM_NN, product.m, product.k, product.n);
+    }
+    if (to_weight) {
+        linear_gemm(view, ret_cost, WORK_GEMM_TN, product.n, product.k, product.m);
     }
     if (op_trains_param(view, 1)) {
-        double adds = (double)rows * (double)weight->dims[0];
+        double adds = (double)product.m * (double)product.n;
         op_cost_stream(ret_cost, WORK_REDUCE, adds, op_out_bytes(view, 0), op_weight_bytes(view, 1));
     }
 }

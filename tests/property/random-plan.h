@@ -88,7 +88,7 @@ static inline void random_loss_words(GString *words, uint64_t seed, gboolean has
     g_string_append(words, has_indexer && random_below(seed, 41, 2) == 0 ? " loss.index_kl_coeff=0.5" : "");
 }
 
-/* The words of a random plan; caller frees. Draws 0 to 42 of the seed. */
+/* The words of a random plan; caller frees. Draws 0 to 43 of the seed. */
 static inline char *random_plan_words(uint64_t seed)
 {
     static const int64_t eps[] = {1, 2, 4, 8};
@@ -131,6 +131,7 @@ static inline char *random_plan_words(uint64_t seed)
         g_string_append(words, " precision.parameters=bf16");
     }
     g_string_append(words, random_below(seed, 19, 4) == 0 ? " precision.reduce=bf16" : "");
+    g_string_append(words, random_below(seed, 43, 4) == 0 ? " precision.gemm=fp8" : "");
     random_state_words(seed, plain, words);
     if (!is_dense && random_below(seed, 20, 2) == 0) {
         g_string_append_printf(words, " workload.routing.kind=zipf workload.routing.exponent=0.6 workload.routing.seed=%d",

@@ -8,6 +8,7 @@ ModelGraph *lower_graphs(const Plan *plan)
 {
     BlockOptions options = {.compute = plan->compute,
                             .ep_size = plan->ep,
+                            .fp8_align = plan->fp8_align,
                             .lora = plan->mode == PLAN_LORA,
                             .lora_rank = plan->lora_rank,
                             .lora_attention = plan->lora_attention,

@@ -318,6 +318,10 @@ void plan_check(Plan *plan, JsonObject *root)
                          dtype_name(plan->compute));
         return;
     }
+    if (!timing_supports(plan->cluster->device, plan->gemm)) {
+        json_object_fail(root, "precision.gemm", "%s has no %s peak in its descriptor; leave it at \"%s\"", plan->cluster->device->name,
+                         dtype_name(plan->gemm), dtype_name(plan->compute));
+    }
     check_ranks(plan, root);
     if (json_object_ok(root)) {
         merge_replicas(plan);

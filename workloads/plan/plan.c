@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/fp8.h"
 #include "sim/base/error.h"
 #include "sim/base/json-read.h"
 #include "workloads/plan/plan-cache.h"
@@ -463,7 +464,9 @@ static void read_precision(Plan *plan, JsonObject *root)
     plan->parameters = stored_types[json_object_choice(object, "parameters", stored, 2, plan->mode == PLAN_LORA)];
     (void)json_object_choice(object, "compute", computes, 1, 0);
     plan->reduce = stored_types[json_object_choice(object, "reduce", stored, 2, 0)];
-    plan_refuse_choice(object, "gemm", gemms, 2);
+    gboolean fp8 = json_object_choice(object, "gemm", gemms, 2, 0) == 1;
+    plan->gemm = fp8 ? DTYPE_FP8 : DTYPE_BF16;
+    plan->fp8_align = fp8 ? FP8_ALIGN : 0;
     json_object_end(object);
 }
 

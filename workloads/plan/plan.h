@@ -110,6 +110,7 @@ typedef struct Plan {
     gboolean master_weights; /* an fp32 copy beside bf16 parameters, which the optimizer updates */
     Dtype moments;
     Dtype parameters, compute, reduce, gemm;
+    int64_t fp8_align;     /* gemm fp8: sizes that such products take are multiples of it; else 0 */
     gboolean eager[N_OPS]; /* by operator kind */
     int64_t image_tokens;
     GPtrArray *warnings; /* char *: legal, but worth knowing */

@@ -148,6 +148,7 @@ enum { N_SIZES = G_N_ELEMENTS(size_names) };
 static void shrink_options(Plan *plan)
 {
     plan->image_tokens = 0;
+    plan->fp8_align = plan->fp8_align > 0; /* reduced sizes are multiples of nothing */
     plan->lora_rank = at_most(plan->lora_rank, 3);
     plan->seq_len = at_most(plan->seq_len, TOKENS);
     plan->micro_batch = at_most(plan->micro_batch, 2);
