@@ -333,11 +333,6 @@ static gboolean says_fit(JsonObject *object, const char *key)
     return g_strcmp0(json_string_value(json_object_raw(object, key)), "fit") == 0;
 }
 
-gboolean plan_is_open(const Plan *plan)
-{
-    return plan->cache_fits || plan->seq_chunk_fits;
-}
-
 /* In the order of CachePolicyKind, the choice last (workloads/lower/tier-cache.h). */
 static const char *const cache_policies[] = {"lru", "cost_benefit", "belady", "choice"};
 

@@ -120,7 +120,10 @@ typedef struct Plan {
 int64_t plan_expert_slots(const Plan *plan);
 
 /* Whether the plan leaves sizes to the run: it has no program before these are found. */
-gboolean plan_is_open(const Plan *plan);
+static inline gboolean plan_is_open(const Plan *plan)
+{
+    return plan->cache_fits || plan->seq_chunk_fits;
+}
 
 /* Whether tokens travel as they are, and slots are made at the ranks of the experts. */
 gboolean plan_sends_tokens(const Plan *plan);
