@@ -8,14 +8,16 @@
 #include "sim/base/json-read.h"
 #include "sim/base/rng.h"
 #include "tests/property/random-plan.h"
+#include "workloads/cases.h"
 #include "workloads/draw.h"
 #include "workloads/run/bound.h"
 #include "workloads/run/run.h"
 #include "workloads/run/shrink.h"
 #include "workloads/run/step.h"
+#include "workloads/sweep/search-space.h"
 #include "workloads/sweep/search.h"
 
-enum { PLANS = 60, DRAWN_PLANS = 20, SPACES = 8 };
+enum { PLANS = 60, DRAWN_PLANS = 20, FREE_PLANS = 40, SPACES = 8 };
 
 static json_t *plan_schema(void)
 {
@@ -35,7 +37,8 @@ static double check_bound(Session *session, const Plan *plan, const char *what)
     check_no_error(error);
     assert_true(session_bound(session, plan, &bound, &flops_per_token, &error));
     SimTime step_ns = (SimTime)llround(result->step_time_s * 1e9);
-    if (bound.step_ns > step_ns || bound.layers_ns > bound.step_ns || bound.peak_bytes > result->peak_memory_bytes || bound.layers_bytes > bound.peak_bytes) {
+    if (bound.step_ns > step_ns || bound.layers_ns > bound.step_ns || bound.operators_ns > bound.layers_ns ||
+        bound.once_ns > bound.operators_ns || bound.static_bytes + bound.operators_bytes > bound.layers_bytes || bound.peak_bytes > result->peak_memory_bytes || bound.layers_bytes > bound.peak_bytes) {
         print_error("bound %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " ns, layers %" G_GINT64_FORMAT ", peak %" G_GINT64_FORMAT
                     " of %" G_GINT64_FORMAT ": %s\n",
                     bound.step_ns, step_ns, bound.layers_ns, bound.peak_bytes, result->peak_memory_bytes, what);
@@ -133,6 +136,90 @@ static void test_layers(void **state)
             check_int(bound.layers_bytes, first.layers_bytes);
         }
     }
+}
+
+/* What an aspect says of a plan. */
+static int64_t aspect_value(SearchAspect aspect, const Bound *bound, int part)
+{
+    switch (aspect) {
+    case ASPECT_STATIC:
+        return bound->static_bytes;
+    case ASPECT_ONCE:
+        return bound->once_ns;
+    case ASPECT_OPERATORS:
+        return part == 0 ? bound->operators_ns : bound->operators_bytes;
+    case ASPECT_LAYERS:
+    case N_SEARCH_ASPECTS:
+    default:
+        return part == 0 ? bound->layers_ns : bound->layers_bytes;
+    }
+}
+
+/* The bound of a drawn plan, reduced; FALSE when it is none. */
+static gboolean bound_of_object(Session *session, json_t *object, Bound *ret_bound, gboolean *ret_has)
+{
+    g_autoptr(Plan) plan = plan_from_json(object, "plan", NULL, NULL);
+    ShrinkReport report;
+    if (plan == NULL) {
+        return FALSE;
+    }
+    shrink_plan(plan, &report);
+    for (int aspect = 0; aspect < N_SEARCH_ASPECTS; aspect++) {
+        ret_has[aspect] = search_has_aspect((SearchAspect)aspect, plan);
+    }
+    return session_bound(session, plan, ret_bound, NULL, NULL);
+}
+
+/* Turns one field of a drawn plan; aspects in which it is said to have no say must stay as they are. Returns how many did. */
+static int check_field(Session *session, json_t *object, const Bound *before, const gboolean *had, const DrawField *field, uint64_t seed)
+{
+    g_autoptr(json_t) turned = json_deep_copy(object);
+    g_autofree char *word = draw_choice(field, seed);
+    gboolean has[N_SEARCH_ASPECTS] = {FALSE};
+    Bound bound;
+    int n = 0;
+    if (word[0] == '\0' || word[0] == 'x' || !cases_set(turned, field->path, cases_cell_value(field->path, word, NULL), NULL) ||
+        !bound_of_object(session, turned, &bound, has)) {
+        return 0;
+    }
+    for (int aspect = 0; aspect < N_SEARCH_ASPECTS; aspect++) {
+        if (!search_is_free((SearchAspect)aspect, field->path) || !had[aspect] || !has[aspect]) {
+            continue;
+        }
+        n++;
+        for (int part = 0; part < 2; part++) {
+            int64_t want = aspect_value((SearchAspect)aspect, before, part), have = aspect_value((SearchAspect)aspect, &bound, part);
+            if (have != want) {
+                char *text = json_dumps(object, JSON_COMPACT);
+                print_error("%s=%s: aspect %d goes from %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT ": %s\n", field->path, word, aspect, want,
+                            have, text);
+                free(text);
+                fail();
+            }
+        }
+    }
+    return n;
+}
+
+/* Classes of nodes rest on that: fields without a say change nothing in what an aspect is about. */
+static void test_free_fields(void **state)
+{
+    (void)state;
+    g_autoptr(Session) session = session_new();
+    int n = 0;
+    for (uint64_t seed = 1; seed <= FREE_PLANS; seed++) {
+        g_autoptr(json_t) object = draw_plan(seed, NULL);
+        gboolean has[N_SEARCH_ASPECTS] = {FALSE};
+        Bound bound;
+        assert_true(bound_of_object(session, object, &bound, has));
+        for (int f = 0; f < draw_n_fields(); f++) {
+            const DrawField *field = draw_field(f);
+            for (uint64_t k = 0; k < 2 && search_is_free(ASPECT_STATIC, field->path) + search_is_free(ASPECT_ONCE, field->path) > 0; k++) {
+                n += check_field(session, object, &bound, has, field, 1000 * k + seed);
+            }
+        }
+    }
+    assert_true(n > FREE_PLANS);
 }
 
 /* ---- searches ---- */
@@ -286,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_tight),
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_free_fields),
         cmocka_unit_test(test_search),
         cmocka_unit_test(test_stop),
     };

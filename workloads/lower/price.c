@@ -10,6 +10,7 @@ typedef struct Priced {
 
 struct PriceList {
     GHashTable *table; /* for look-up alone: never iterated */
+    size_t rows_bytes;
 };
 
 static guint work_hash(gconstpointer key)
@@ -21,7 +22,19 @@ static guint work_hash(gconstpointer key)
         hash = (hash ^ (uint64_t)parts[i]) * 0x9e3779b97f4a7c15u;
         hash ^= hash >> 29;
     }
+    for (int64_t i = 0; work->group_rows != NULL && i < work->n_groups; i++) {
+        hash = (hash ^ (uint64_t)work->group_rows[i]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
     return (guint)hash;
+}
+
+static gboolean rows_equal(const Work *a, const Work *b)
+{
+    if (a->group_rows == NULL || b->group_rows == NULL || a->n_groups != b->n_groups) {
+        return a->group_rows == b->group_rows;
+    }
+    return memcmp(a->group_rows, b->group_rows, (size_t)a->n_groups * sizeof *a->group_rows) == 0;
 }
 
 static gboolean work_equal(gconstpointer a, gconstpointer b)
@@ -30,13 +43,20 @@ static gboolean work_equal(gconstpointer a, gconstpointer b)
     gboolean same_shape = x->m == y->m && x->n == y->n && x->k == y->k && x->n_groups == y->n_groups;
     gboolean same_bytes = x->read_bytes == y->read_bytes && x->write_bytes == y->write_bytes;
     gboolean same_flops = memcmp(&x->flops, &y->flops, sizeof x->flops) == 0;
-    return x->law == y->law && x->dtype == y->dtype && same_shape && same_bytes && same_flops;
+    return x->law == y->law && x->dtype == y->dtype && same_shape && same_bytes && same_flops && rows_equal(x, y);
+}
+
+static void priced_free(void *data)
+{
+    Priced *priced = data;
+    g_free((void *)(uintptr_t)priced->work.group_rows);
+    g_free(priced);
 }
 
 PriceList *price_list_new(void)
 {
     PriceList *list = g_new0(PriceList, 1);
-    list->table = g_hash_table_new_full(work_hash, work_equal, g_free, NULL);
+    list->table = g_hash_table_new_full(work_hash, work_equal, priced_free, NULL);
     return list;
 }
 
@@ -51,7 +71,7 @@ void price_list_free(PriceList *list)
 size_t price_list_size_bytes(const PriceList *list)
 {
     enum { SLOT_BYTES = 64 };
-    return g_hash_table_size(list->table) * (sizeof(Priced) + SLOT_BYTES);
+    return g_hash_table_size(list->table) * (sizeof(Priced) + SLOT_BYTES) + list->rows_bytes;
 }
 
 static Price price_of(const Device *device, const Work *work)
@@ -63,13 +83,18 @@ static Price price_of(const Device *device, const Work *work)
 
 Price price_list_get(PriceList *list, const Device *device, const Work *work)
 {
-    if (list == NULL || work->group_rows != NULL) {
+    if (list == NULL) {
         return price_of(device, work);
     }
     Priced *known = g_hash_table_lookup(list->table, work);
     if (known == NULL) {
         known = g_new(Priced, 1);
         known->work = *work;
+        if (work->group_rows != NULL) { /* borrowed */
+            size_t n_bytes = (size_t)work->n_groups * sizeof *work->group_rows;
+            known->work.group_rows = g_memdup2(work->group_rows, n_bytes);
+            list->rows_bytes += n_bytes;
+        }
         known->price = price_of(device, work);
         g_hash_table_insert(list->table, known, known);
     }

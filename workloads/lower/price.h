@@ -2,7 +2,7 @@
  * Prices: what a kernel costs on a device at the clocks of a step.
  *
  * Layers of a kind, and the passes of a layer, ask for the same kernels again and again; a list remembers what it has
- * priced. Grouped kernels with explicit rows per group are priced each time.
+ * priced, for grouped kernels with the rows of each group.
  */
 #pragma once
 

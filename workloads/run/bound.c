@@ -21,14 +21,25 @@ static gpointer place_key(Place place)
     return GSIZE_TO_POINTER(((gsize)(guint32)(place.arg + 1) << 32 | (guint32)place.idx) + 1);
 }
 
-/* Duration at a clock, or (NULL) at whatever clock makes it shortest. */
-static SimTime work_ns(const Instr *instr, const ProgramClock *clock)
+/* What is counted: all, or of the layers more and more alone. */
+typedef enum Scope { SCOPE_STEP, SCOPE_LAYERS, SCOPE_OPERATORS, SCOPE_ONCE } Scope;
+
+/* Whether the operators of a layer run it, for themselves or as the exchange of their experts. */
+static gboolean is_of_operators(const Instr *instr)
 {
-    if (instr->kind != INSTR_COMPUTE && instr->kind != INSTR_COLLECTIVE) {
+    return instr->kind == INSTR_COLLECTIVE ? instr->group == GROUP_EP : instr->label < N_OPS;
+}
+
+/* Duration at the step's clock; of layers alone at whatever clock makes it shortest. */
+static SimTime work_ns(const Instr *instr, const ProgramClock *clock, Scope scope)
+{
+    gboolean is_work = instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE;
+    if (!is_work || (scope >= SCOPE_OPERATORS && !is_of_operators(instr)) ||
+        (scope == SCOPE_ONCE && instr->phase == PHASE_RECOMPUTE)) {
         return 0;
     }
     SimTime least = MIN(0, MIN(instr->clock_ns[0], instr->clock_ns[1]));
-    return clock != NULL ? program_instr_ns(clock, instr) : MAX(0, instr->device_ns + least);
+    return scope == SCOPE_STEP ? program_instr_ns(clock, instr) : MAX(0, instr->device_ns + least);
 }
 
 static void chain_instr(Chains *chains, const Instr *instr, SimTime ns)
@@ -45,7 +56,7 @@ static void chain_instr(Chains *chains, const Instr *instr, SimTime ns)
     }
 }
 
-static void bound_segment(const Segment *segment, const ProgramClock *clock, TimeBound *bound)
+static void bound_segment(const Segment *segment, const ProgramClock *clock, Scope scope, TimeBound *bound)
 {
     Chains chains = {.tokens = g_hash_table_new(NULL, NULL)};
     for (int s = 0; s < N_STREAMS; s++) {
@@ -53,7 +64,7 @@ static void bound_segment(const Segment *segment, const ProgramClock *clock, Tim
     }
     for (guint i = 0; i < segment->instrs->len; i++) {
         const Instr *instr = &g_array_index(segment->instrs, Instr, i);
-        SimTime ns = work_ns(instr, clock);
+        SimTime ns = work_ns(instr, clock, scope);
         chain_instr(&chains, instr, ns);
         bound->busy_ns[instr->stream] += ns;
     }
@@ -62,8 +73,7 @@ static void bound_segment(const Segment *segment, const ProgramClock *clock, Tim
     g_hash_table_unref(chains.tokens);
 }
 
-/* The bound of all calls, or of those of the layers alone. */
-static SimTime bound_ns(const Program *program, gboolean layers_alone)
+static SimTime bound_ns(const Program *program, Scope scope)
 {
     g_autofree TimeBound *bounds = g_new0(TimeBound, program->segments->len + 1);
     TimeBound sum = {0};
@@ -71,11 +81,11 @@ static SimTime bound_ns(const Program *program, gboolean layers_alone)
         const Call *call = &g_array_index(program->calls, Call, c);
         TimeBound *bound = &bounds[call->segment];
         int64_t times = program_call_times(program, c);
-        if (layers_alone && call->layer < 0) {
+        if (scope != SCOPE_STEP && call->layer < 0) {
             continue;
         }
         if (!bound->is_known) {
-            bound_segment(program_segment(program, call->segment), layers_alone ? NULL : &program->clock, bound);
+            bound_segment(program_segment(program, call->segment), &program->clock, scope, bound);
         }
         sum.chain_ns += times * bound->chain_ns;
         for (int s = 0; s < N_STREAMS; s++) {
@@ -96,13 +106,21 @@ typedef struct Holding {
     int64_t alive_bytes, peak_bytes;
 } Holding;
 
-/* What a call allocates counts or not; what it frees and renames may be what others allocated. */
-static void hold_call(Holding *holding, const Program *program, const Call *call, gboolean counts)
+/* Whether what an instruction of a call allocates is counted. */
+static gboolean holds(const Call *call, const Instr *instr, Scope scope)
+{
+    gboolean is_counted = scope == SCOPE_STEP || call->layer >= 0;
+    gboolean is_of_operators = instr->tag == MEM_ACTIVATIONS || instr->tag == MEM_DISPATCH;
+    return instr->tier == TIER_HBM && is_counted && (scope < SCOPE_OPERATORS || is_of_operators);
+}
+
+/* What a call frees and renames may be what others allocated, which counts or not. */
+static void hold_call(Holding *holding, const Program *program, const Call *call, Scope scope)
 {
     const GArray *instrs = program_segment(program, call->segment)->instrs;
     for (guint i = 0; i < instrs->len; i++) {
         const Instr *instr = &g_array_index(instrs, Instr, i);
-        if (instr->kind == INSTR_ALLOC && counts && instr->tier == TIER_HBM) {
+        if (instr->kind == INSTR_ALLOC && holds(call, instr, scope)) {
             holding->sizes[program_resolve(call, instr->place)] = instr->bytes;
             holding->alive_bytes += instr->bytes;
             holding->peak_bytes = MAX(holding->peak_bytes, holding->alive_bytes);
@@ -119,23 +137,28 @@ static void hold_call(Holding *holding, const Program *program, const Call *call
     }
 }
 
-static int64_t bound_bytes(const Program *program, gboolean layers_alone)
+/* Beside the static memory. */
+static int64_t held_bytes(const Program *program, Scope scope)
 {
     g_autofree int64_t *sizes = g_new0(int64_t, program->n_buffers + 1);
     Holding holding = {.sizes = sizes};
     for (guint c = 0; c < program->calls->len; c++) {
-        const Call *call = &g_array_index(program->calls, Call, c);
-        hold_call(&holding, program, call, !layers_alone || call->layer >= 0);
+        hold_call(&holding, program, &g_array_index(program->calls, Call, c), scope);
     }
-    return lower_static_bytes(program) + holding.peak_bytes;
+    return holding.peak_bytes;
 }
 
 void bound_of_program(const Program *program, Bound *ret_bound)
 {
+    int64_t static_bytes = lower_static_bytes(program);
     *ret_bound = (Bound){
-        .step_ns = bound_ns(program, FALSE),
-        .layers_ns = bound_ns(program, TRUE),
-        .peak_bytes = bound_bytes(program, FALSE),
-        .layers_bytes = bound_bytes(program, TRUE),
+        .step_ns = bound_ns(program, SCOPE_STEP),
+        .layers_ns = bound_ns(program, SCOPE_LAYERS),
+        .operators_ns = bound_ns(program, SCOPE_OPERATORS),
+        .once_ns = bound_ns(program, SCOPE_ONCE),
+        .peak_bytes = static_bytes + held_bytes(program, SCOPE_STEP),
+        .layers_bytes = static_bytes + held_bytes(program, SCOPE_LAYERS),
+        .static_bytes = static_bytes,
+        .operators_bytes = held_bytes(program, SCOPE_OPERATORS),
     };
 }

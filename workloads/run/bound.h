@@ -12,14 +12,20 @@
  *
  * Both also from the layers alone, whatever embedding, head, loss and optimizer are: kernels then run at the clock that
  * suits them best (lower/clock.h), and only buffers that calls of layers allocate are counted beside the static memory.
+ *
+ * And from less and less of the layers, so that one bound serves more and more plans:
+ *     operators   the model's operators and the exchanges of experts, without what FSDP, replicas, optimizer and tiers add;
+ *                 of the buffers activations and rows on their way to experts
+ *     once        the same without what is recomputed
  */
 #pragma once
 
 #include "workloads/lower/program.h"
 
 typedef struct Bound {
-    SimTime step_ns, layers_ns;         /* step_run of the program gives at least that */
-    int64_t peak_bytes, layers_bytes;   /* ledger_run of the program has at least that as its peak */
+    SimTime step_ns, layers_ns, operators_ns, once_ns; /* step_run of the program gives at least that; each at most the one before */
+    int64_t peak_bytes, layers_bytes;                  /* ledger_run of the program has at least that as its peak */
+    int64_t static_bytes, operators_bytes;             /* likewise their sum: before the step, and what operators hold beside it */
 } Bound;
 
 void bound_of_program(const Program *program, Bound *ret_bound);

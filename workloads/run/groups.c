@@ -91,16 +91,16 @@ static gboolean is_slower(const Program *a, const Program *b)
     return TRUE;
 }
 
-/* Adds a group's program unless it cannot decide; drops those that cannot beside it. */
-static void add_program(RunGroups *groups, Program *program)
+/* Adds a group's program unless (keeps_all FALSE) it cannot decide; drops those that cannot beside it. */
+static void add_program(RunGroups *groups, Program *program, gboolean keeps_all)
 {
-    for (guint i = 0; i < groups->programs->len; i++) {
+    for (guint i = 0; !keeps_all && i < groups->programs->len; i++) {
         if (is_slower(g_ptr_array_index(groups->programs, i), program)) {
             program_free(program);
             return;
         }
     }
-    for (guint i = groups->programs->len; i-- > 0;) {
+    for (guint i = groups->programs->len; !keeps_all && i-- > 0;) {
         if (is_slower(program, g_ptr_array_index(groups->programs, i))) {
             g_ptr_array_remove_index(groups->programs, i);
         }
@@ -113,7 +113,8 @@ static void add_program(RunGroups *groups, Program *program)
     g_ptr_array_insert(groups->programs, (gint)place, program);
 }
 
-gboolean run_groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error)
+static gboolean groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, gboolean keeps_all,
+                            GError **error)
 {
     *groups = (RunGroups){.cache = cache, .plan = plan, .graphs = graphs, .n_all = plan->dp_replicate * plan->efsdp};
     groups->routings = g_ptr_array_new_with_free_func(destroy_routing);
@@ -129,9 +130,19 @@ gboolean run_groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, c
     for (guint g = 0; g < groups->routings->len; g++) {
         Program *program = run_cache_lower(cache, plan, graphs, g_ptr_array_index(groups->routings, g), LOWER_HOTTEST);
         program->ep_group = (gint32)g;
-        add_program(groups, program);
+        add_program(groups, program, keeps_all);
     }
     return TRUE;
+}
+
+gboolean run_groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error)
+{
+    return groups_init(groups, cache, plan, graphs, FALSE, error);
+}
+
+gboolean run_groups_init_all(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error)
+{
+    return groups_init(groups, cache, plan, graphs, TRUE, error);
 }
 
 void run_groups_clear(RunGroups *groups)

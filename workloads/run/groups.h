@@ -28,6 +28,8 @@ typedef struct RunGroups {
 
 /* Samples the groups of a plan and lowers their programs (through a cache, if not NULL). Fails on loads that do not fit the plan. */
 gboolean run_groups_init(RunGroups *groups, struct RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error);
+/* The same with the programs of all sampled groups, also of those that cannot decide. */
+gboolean run_groups_init_all(RunGroups *groups, struct RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error);
 void run_groups_clear(RunGroups *groups);
 
 /*

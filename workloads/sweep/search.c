@@ -5,335 +5,54 @@
 
 #include "sim/base/error.h"
 #include "sim/base/ordered-pool.h"
+#include "sim/des/index-heap.h"
+#include "workloads/sweep/search-objective.h"
+#include "workloads/sweep/search-space.h"
 
-enum { NODES_MAX = 1 << 24, NODE_BLOCK = 8 };
+enum { NODES_MAX = 1 << 24, NODE_BLOCK = 64, POLL_US = 100000, N_SHARED = ASPECT_LAYERS };
 
-/* Fields that change nothing in the layers of a model. */
-static const char *const deep_fields[] = {"loss.seq_chunk", "loss.vocab_chunk"};
-
-/* ---- objectives ---- */
-
-/* An objective with a bound: its value, and the best that it can be for a step of at least so many seconds. */
-typedef struct ObjectiveClass {
-    const char *path;
-    gboolean maximize;
-    double (*value)(const Result *result);
-    double (*bound)(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token);
-} ObjectiveClass;
-
-static double step_value(const Result *result)
-{
-    return result->step_time_s;
-}
-
-static double step_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
-{
-    (void)plan;
-    (void)peak_bytes;
-    (void)flops_per_token;
-    return step_s;
-}
-
-static double rate_value(const Result *result)
-{
-    return result->tokens_per_s;
-}
-
-static double rate_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
-{
-    (void)peak_bytes;
-    (void)flops_per_token;
-    return (double)plan->global_batch * (double)plan->seq_len / step_s;
-}
-
-static double gpu_rate_value(const Result *result)
-{
-    return result->tokens_per_s_per_gpu;
-}
-
-static double gpu_rate_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
-{
-    return rate_bound(plan, step_s, peak_bytes, flops_per_token) / (double)plan->cluster->n_ranks;
-}
-
-static double useful_rate_value(const Result *result)
-{
-    return result->useful_tokens_per_s_per_gpu;
-}
-
-static double tflops_value(const Result *result)
-{
-    return result->tflops_per_gpu;
-}
-
-static double tflops_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
-{
-    return flops_per_token * gpu_rate_bound(plan, step_s, peak_bytes, flops_per_token) * 1e-12;
-}
-
-static double mfu_value(const Result *result)
-{
-    return result->mfu;
-}
-
-static double mfu_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
-{
-    double peak = plan->cluster->device->peak_flops_per_s[plan->compute];
-    return flops_per_token * gpu_rate_bound(plan, step_s, peak_bytes, flops_per_token) / peak;
-}
-
-static double peak_value(const Result *result)
-{
-    return (double)result->peak_memory_bytes;
-}
-
-static double peak_bound(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token)
-{
-    (void)plan;
-    (void)step_s;
-    (void)flops_per_token;
-    return (double)peak_bytes;
-}
-
-static const ObjectiveClass objectives[] = {
-    {"step_time_s", FALSE, step_value, step_bound},
-    {"tokens_per_s", TRUE, rate_value, rate_bound},
-    {"tokens_per_s_per_gpu", TRUE, gpu_rate_value, gpu_rate_bound},
-    {"useful_tokens_per_s_per_gpu", TRUE, useful_rate_value, gpu_rate_bound},
-    {"tflops_per_gpu", TRUE, tflops_value, tflops_bound},
-    {"mfu", TRUE, mfu_value, mfu_bound},
-    {"peak_memory_bytes", FALSE, peak_value, peak_bound},
-};
-
-static const ObjectiveClass *find_objective(const Sweep *sweep, GError **error)
-{
-    g_autoptr(GString) known = g_string_new(NULL);
-    for (size_t i = 0; i < G_N_ELEMENTS(objectives); i++) {
-        if (strcmp(objectives[i].path, sweep->objective.path) == 0 && objectives[i].maximize == sweep->objective.maximize) {
-            return &objectives[i];
-        }
-        g_string_append_printf(known, "%s%s", i > 0 ? ", " : "", objectives[i].path);
-    }
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                "%s: objective: %s \"%s\" has no bound, so a search could prove nothing; use one of %s, or a sweep", sweep->name,
-                sweep->objective.maximize ? "maximize" : "minimize", sweep->objective.path, known->str);
-    return NULL;
-}
-
-/* ---- the tree ---- */
-
-/* A group of axes as one number: the points of its combinations. */
-typedef struct AxisGroup {
-    guint *axes;       /* the last runs fastest */
-    int64_t *strides;  /* [axis of the group]: between neighbouring values, in points */
-    int64_t *n_values; /* likewise */
-    guint n;
-    int64_t n_combinations;
-} AxisGroup;
-
-typedef enum NodeState { NODE_EMPTY, NODE_WITHOUT_ROOM, NODE_OPEN } NodeState;
+/* How closely a node has been looked at. */
+typedef enum NodeStage {
+    NODE_EMPTY,        /* no valid plan */
+    NODE_WITHOUT_ROOM, /* none that can fit */
+    NODE_ROUGH,        /* bounded by what it shares with most others: static memory, operators run once */
+    NODE_OPERATORS,    /* by its operators, recomputed ones included */
+    NODE_LAYERS,       /* by its own layers: what is left to do is to run its plans */
+    NODE_DONE
+} NodeStage;
 
 typedef struct Node {
     double bound; /* of the objective, lower is better; −∞ when unknown */
-    int64_t number;
-    NodeState state;
+    NodeStage stage;
 } Node;
+
+/* What is known of a class of nodes in an aspect. */
+typedef struct ClassBound {
+    gboolean is_known;
+    SimTime ns;
+    int64_t bytes;
+    double flops_per_token;
+} ClassBound;
 
 typedef struct Search {
     const Sweep *sweep;
     const SearchOptions *options;
-    const ObjectiveClass *objective;
+    const SearchObjective *objective;
     double sign; /* −1 turns higher-is-better round */
-    AxisGroup top, deep;
-    Node *nodes; /* [top.n_combinations] */
-    GMutex lock;
+    SearchSpace space;
+    Node *nodes;                   /* [space.nodes.n_combinations] */
+    GMutex lock;                   /* of all below */
+    ClassBound *classes[N_SHARED]; /* [aspect][class] */
+    IndexHeap open;                /* nodes to be looked at, by bound */
+    guint32 *places;
     GArray *best; /* SearchBest; objective lower is better until the end */
     int64_t n_evaluated, n_done;
     gboolean stopped;
+    guint n_working; /* threads */
+    GCond idle;
 } Search;
 
-static gboolean is_deep_axis(const Sweep *sweep, guint a)
-{
-    const SweepAxis *axis = &g_array_index(sweep->axes, SweepAxis, a);
-    for (guint f = axis->first_field; f < axis->first_field + axis->n_fields; f++) {
-        gboolean deep = FALSE;
-        for (size_t i = 0; i < G_N_ELEMENTS(deep_fields); i++) {
-            deep = deep || strcmp(g_array_index(sweep->fields, SweepField, f).path, deep_fields[i]) == 0;
-        }
-        if (!deep) {
-            return FALSE;
-        }
-    }
-    return TRUE;
-}
-
-static void group_axes(const Sweep *sweep, gboolean deep, AxisGroup *group)
-{
-    guint n_axes = sweep->axes->len;
-    group->axes = g_new(guint, n_axes);
-    group->strides = g_new(int64_t, n_axes);
-    group->n_values = g_new(int64_t, n_axes);
-    group->n_combinations = 1;
-    for (guint a = 0; a < n_axes; a++) {
-        if (is_deep_axis(sweep, a) == deep) {
-            group->axes[group->n++] = a;
-        }
-    }
-    for (guint i = 0; i < group->n; i++) {
-        group->n_values[i] = g_array_index(sweep->axes, SweepAxis, group->axes[i]).n_values;
-        group->n_combinations *= group->n_values[i];
-        group->strides[i] = 1;
-        for (guint a = group->axes[i] + 1; a < n_axes; a++) {
-            group->strides[i] *= g_array_index(sweep->axes, SweepAxis, a).n_values;
-        }
-    }
-}
-
-static void group_clear(AxisGroup *group)
-{
-    g_free(group->axes);
-    g_free(group->strides);
-    g_free(group->n_values);
-}
-
-/* What a combination adds to the number of a point. */
-static int64_t group_offset(const AxisGroup *group, int64_t combination)
-{
-    int64_t offset = 0;
-    for (guint i = group->n; i-- > 0;) {
-        offset += combination % group->n_values[i] * group->strides[i];
-        combination /= group->n_values[i];
-    }
-    return offset;
-}
-
-static int64_t leaf_point(const Search *search, int64_t node, int64_t leaf)
-{
-    return group_offset(&search->top, node) + group_offset(&search->deep, leaf);
-}
-
-/* ---- bounds ---- */
-
-/* The first valid plan of the node from a leaf on, NULL when there is none; *leaf moves behind it. */
-static Plan *next_plan(const Search *search, SweepWorker *worker, int64_t node, int64_t *leaf)
-{
-    Plan *plan = NULL;
-    while (plan == NULL && *leaf < search->deep.n_combinations) {
-        plan = sweep_point_plan(worker, leaf_point(search, node, (*leaf)++));
-    }
-    return plan;
-}
-
-/* The objective that no plan alike goes beyond, lower is better; +∞ when it cannot fit, −∞ when nothing is known. */
-static double plan_bound(const Search *search, SweepWorker *worker, const Plan *plan, gboolean by_layers)
-{
-    Bound bound;
-    double flops_per_token;
-    if (!session_bound(worker->session, plan, &bound, &flops_per_token, NULL)) {
-        return -(double)INFINITY; /* what is wrong with it shows when it is evaluated */
-    }
-    const Device *device = plan->cluster->device;
-    int64_t peak_bytes = by_layers ? bound.layers_bytes : bound.peak_bytes;
-    double step_s = (double)(by_layers ? bound.layers_ns : bound.step_ns) * 1e-9;
-    if (peak_bytes + device->non_framework_bytes > device->usable_bytes) {
-        return (double)INFINITY;
-    }
-    double value = search->sign * search->objective->bound(plan, step_s, peak_bytes, flops_per_token);
-    return isnan(value) ? -(double)INFINITY : value;
-}
-
-/*
- * One plan stands for all of the node: their layers, and what lives between steps, are the same. A cache chooses by the
- * whole plan what the layers keep, so with one every plan of the node is bounded for itself.
- */
-static void bound_node(Search *search, SweepWorker *worker, Node *node)
-{
-    int64_t leaf = 0;
-    gboolean alone = search->deep.n_combinations == 1, goes_on = TRUE;
-    node->state = NODE_EMPTY;
-    node->bound = (double)INFINITY;
-    while (goes_on) {
-        g_autoptr(Plan) plan = next_plan(search, worker, node->number, &leaf);
-        if (plan == NULL) {
-            break;
-        }
-        goes_on = plan->has_cache;
-        node->bound = MIN(node->bound, plan_bound(search, worker, plan, !alone && !plan->has_cache));
-        node->state = NODE_WITHOUT_ROOM;
-    }
-    if (node->state != NODE_EMPTY && node->bound < (double)INFINITY) {
-        node->state = NODE_OPEN;
-    }
-}
-
-static void *worker_new(void *data)
-{
-    return sweep_worker_new(((const Search *)data)->sweep);
-}
-
-static void worker_free(void *worker)
-{
-    sweep_worker_free(worker);
-}
-
-static void *bound_job(void *worker, int64_t job, void *data)
-{
-    Search *search = data;
-    search->nodes[job] = (Node){.number = job};
-    bound_node(search, worker, &search->nodes[job]);
-    return NULL;
-}
-
-static gboolean bound_done(int64_t job, void *result, void *data)
-{
-    (void)job;
-    (void)result;
-    ((Search *)data)->n_done++;
-    return TRUE;
-}
-
-static gboolean stop_bounding(void *data)
-{
-    Search *search = data;
-    const SearchOptions *options = search->options;
-    search->stopped = search->stopped ||
-                      options->stop("layouts bounded", search->n_done, search->top.n_combinations, options->data);
-    return search->stopped;
-}
-
-static void discard(void *result)
-{
-    g_free(result);
-}
-
-static void bound_all(Search *search)
-{
-    OrderedPool pool = {.n_threads = search->options->n_threads,
-                        .block = NODE_BLOCK,
-                        .worker_new = worker_new,
-                        .worker_free = worker_free,
-                        .work = bound_job,
-                        .consume = bound_done,
-                        .discard = discard,
-                        .stop = stop_bounding,
-                        .data = search};
-    ordered_pool_run(&pool, search->top.n_combinations);
-}
-
-/* Open nodes first, the best bound first. */
-static int by_bound(const void *a, const void *b)
-{
-    const Node *x = a, *y = b;
-    if (x->state != y->state) {
-        return x->state > y->state ? -1 : 1;
-    }
-    if (x->bound < y->bound || x->bound > y->bound) {
-        return x->bound < y->bound ? -1 : 1;
-    }
-    return x->number < y->number ? -1 : x->number > y->number;
-}
-
-/* ---- evaluation ---- */
+/* ---- the best ---- */
 
 static int by_objective(const void *a, const void *b)
 {
@@ -360,38 +79,224 @@ static void offer(Search *search, int64_t point, double objective)
     g_mutex_unlock(&search->lock);
 }
 
-/* Whether no point with that bound can be among the best. Equal bounds may win by their lower number. */
-static gboolean is_ruled_out(Search *search, double bound)
+/* Whether no point with that bound can be among the best. Equal bounds may win by their lower number. Call under the lock. */
+static gboolean is_beaten(const Search *search, double bound)
 {
-    g_mutex_lock(&search->lock);
     guint n = search->best->len;
     gboolean full = (int64_t)n >= search->options->n_best;
-    gboolean out = full && bound > g_array_index(search->best, SearchBest, n - 1).objective;
+    return full && bound > g_array_index(search->best, SearchBest, n - 1).objective;
+}
+
+/* The same, or the search is to end. */
+static gboolean gives_up(Search *search, double bound)
+{
+    g_mutex_lock(&search->lock);
+    gboolean out = search->stopped || is_beaten(search, bound);
     g_mutex_unlock(&search->lock);
     return out;
 }
 
-/* A plan's own bound knows more than its node's; its layers have been lowered for the node before. */
-static gboolean is_leaf_ruled_out(Search *search, SweepWorker *worker, int64_t point)
+/* ---- bounds ---- */
+
+/* The first valid plan of the node from a leaf on, NULL when there is none; *leaf moves behind it. */
+static Plan *next_plan(const Search *search, SweepWorker *worker, int64_t node, int64_t *leaf)
+{
+    Plan *plan = NULL;
+    while (plan == NULL && *leaf < search->space.leaves.n_combinations) {
+        plan = sweep_point_plan(worker, search_space_point(&search->space, node, (*leaf)++));
+    }
+    return plan;
+}
+
+/* The objective that no plan goes beyond which takes and holds at least that; lower is better, +∞ when it cannot fit. */
+static double objective_bound(const Search *search, const Plan *plan, SimTime ns, int64_t bytes, double flops_per_token)
+{
+    const Device *device = plan->cluster->device;
+    if (bytes + device->non_framework_bytes > device->usable_bytes) {
+        return (double)INFINITY;
+    }
+    double value = search->sign * search->objective->bound(plan, (double)ns * 1e-9, bytes, flops_per_token);
+    return isnan(value) ? -(double)INFINITY : value;
+}
+
+static void learn_class(Search *search, SearchAspect aspect, int64_t node, SimTime ns, int64_t bytes, double flops_per_token)
+{
+    search->classes[aspect][search_space_class(&search->space, aspect, node)] = (ClassBound){TRUE, ns, bytes, flops_per_token};
+}
+
+static ClassBound class_bound(Search *search, SearchAspect aspect, int64_t node)
+{
+    int64_t place = search_space_class(&search->space, aspect, node);
+    g_mutex_lock(&search->lock);
+    ClassBound bound = search->classes[aspect][place];
+    g_mutex_unlock(&search->lock);
+    return bound;
+}
+
+/*
+ * Lowers a plan of the node: bounds its layers, and the classes that it is of. With a cache the whole plan says what its
+ * layers keep, so one plan then speaks for the node's operators run once alone. FALSE: what is wrong shows when it is run.
+ */
+static gboolean look_at(Search *search, SweepWorker *worker, int64_t number, const Plan *plan)
+{
+    Node *node = &search->nodes[number];
+    gboolean alone = search->space.leaves.n_combinations == 1;
+    Bound bound;
+    double flops;
+    if (!session_bound(worker->session, plan, &bound, &flops, NULL)) {
+        node->stage = NODE_LAYERS;
+        node->bound = -(double)INFINITY;
+        return FALSE;
+    }
+    g_mutex_lock(&search->lock);
+    learn_class(search, ASPECT_STATIC, number, 0, bound.static_bytes, 0);
+    if (search_has_aspect(ASPECT_ONCE, plan)) {
+        learn_class(search, ASPECT_ONCE, number, bound.once_ns, 0, flops);
+    }
+    if (search_has_aspect(ASPECT_OPERATORS, plan)) {
+        learn_class(search, ASPECT_OPERATORS, number, bound.operators_ns, bound.operators_bytes, flops);
+    }
+    g_mutex_unlock(&search->lock);
+    if (alone) {
+        node->bound = objective_bound(search, plan, bound.step_ns, bound.peak_bytes, flops);
+    } else if (search_has_aspect(ASPECT_LAYERS, plan)) {
+        node->bound = objective_bound(search, plan, bound.layers_ns, bound.layers_bytes, flops);
+    }
+    node->stage = alone || search_has_aspect(ASPECT_LAYERS, plan) ? NODE_LAYERS : node->stage;
+    return TRUE;
+}
+
+/* A node seen for the first time. */
+static void bound_roughly(Search *search, SweepWorker *worker, int64_t number)
+{
+    Node *node = &search->nodes[number];
+    int64_t leaf = 0;
+    g_autoptr(Plan) plan = next_plan(search, worker, number, &leaf);
+    *node = (Node){-(double)INFINITY, NODE_EMPTY};
+    if (plan == NULL) {
+        return;
+    }
+    node->stage = NODE_ROUGH;
+    gboolean has_once = search_has_aspect(ASPECT_ONCE, plan);
+    ClassBound fixed = class_bound(search, ASPECT_STATIC, number), once = class_bound(search, ASPECT_ONCE, number);
+    if (!fixed.is_known || (has_once && !once.is_known)) {
+        if (!look_at(search, worker, number, plan)) {
+            return;
+        }
+        fixed = class_bound(search, ASPECT_STATIC, number);
+        once = class_bound(search, ASPECT_ONCE, number);
+    }
+    if (node->stage == NODE_ROUGH) {
+        node->bound = has_once ? objective_bound(search, plan, once.ns, fixed.bytes, once.flops_per_token)
+                               : objective_bound(search, plan, 0, fixed.bytes, 0);
+    }
+    node->stage = node->bound < (double)INFINITY ? node->stage : NODE_WITHOUT_ROOM;
+}
+
+/* An open node looked at more closely; its bound does not fall. */
+static void bound_closely(Search *search, SweepWorker *worker, int64_t number)
+{
+    Node *node = &search->nodes[number];
+    double before = node->bound;
+    int64_t leaf = 0;
+    g_autoptr(Plan) plan = next_plan(search, worker, number, &leaf);
+    ClassBound operators = class_bound(search, ASPECT_OPERATORS, number);
+    g_assert(plan != NULL); /* one was found before */
+    if (!search_has_aspect(ASPECT_LAYERS, plan) && search->space.leaves.n_combinations > 1) {
+        node->stage = NODE_LAYERS; /* each of its plans is bounded for itself */
+    } else if (node->stage == NODE_ROUGH && operators.is_known && search_has_aspect(ASPECT_OPERATORS, plan)) {
+        ClassBound fixed = class_bound(search, ASPECT_STATIC, number);
+        node->bound = objective_bound(search, plan, operators.ns, fixed.bytes + operators.bytes, operators.flops_per_token);
+        node->stage = NODE_OPERATORS;
+    } else if (!look_at(search, worker, number, plan)) {
+        return;
+    }
+    node->bound = MAX(node->bound, before);
+    node->stage = node->bound < (double)INFINITY ? node->stage : NODE_WITHOUT_ROOM;
+}
+
+/* ---- all nodes, roughly ---- */
+
+static void *worker_new(void *data)
+{
+    return sweep_worker_new(((const Search *)data)->sweep);
+}
+
+static void worker_free(void *worker)
+{
+    sweep_worker_free(worker);
+}
+
+static void *bound_job(void *worker, int64_t job, void *data)
+{
+    bound_roughly(data, worker, job);
+    return NULL;
+}
+
+static gboolean bound_done(int64_t job, void *result, void *data)
+{
+    (void)job;
+    (void)result;
+    ((Search *)data)->n_done++;
+    return TRUE;
+}
+
+static gboolean stop_bounding(void *data)
+{
+    Search *search = data;
+    const SearchOptions *options = search->options;
+    search->stopped = search->stopped ||
+                      options->stop("layouts bounded", search->n_done, search->space.nodes.n_combinations, options->data);
+    return search->stopped;
+}
+
+static void discard(void *result)
+{
+    g_free(result);
+}
+
+static void bound_all(Search *search)
+{
+    OrderedPool pool = {.n_threads = search->options->n_threads,
+                        .block = NODE_BLOCK,
+                        .worker_new = worker_new,
+                        .worker_free = worker_free,
+                        .work = bound_job,
+                        .consume = bound_done,
+                        .discard = discard,
+                        .stop = stop_bounding,
+                        .data = search};
+    ordered_pool_run(&pool, search->space.nodes.n_combinations);
+}
+
+/* ---- open nodes, the best bound first ---- */
+
+/* A plan's own bound, where its node's says little. */
+static gboolean is_leaf_beaten(Search *search, SweepWorker *worker, int64_t point)
 {
     g_autoptr(Plan) plan = sweep_point_plan(worker, point);
+    Bound bound;
+    double flops;
     if (plan == NULL) {
         return TRUE;
     }
-    double bound = plan_bound(search, worker, plan, FALSE);
-    return bound >= (double)INFINITY || is_ruled_out(search, bound);
+    if (search_has_aspect(ASPECT_LAYERS, plan) || !session_bound(worker->session, plan, &bound, &flops, NULL)) {
+        return FALSE;
+    }
+    double value = objective_bound(search, plan, bound.step_ns, bound.peak_bytes, flops);
+    return value >= (double)INFINITY || gives_up(search, value);
 }
 
-static void *evaluate_job(void *worker, int64_t job, void *data)
+/* Runs the plans of a node. FALSE: the search was stopped before the last. */
+static gboolean evaluate_node(Search *search, SweepWorker *worker, int64_t number)
 {
-    Search *search = data;
-    const Node *node = &search->nodes[job];
-    for (int64_t leaf = 0; leaf < search->deep.n_combinations; leaf++) {
-        if (is_ruled_out(search, node->bound)) {
-            return NULL;
+    const Node *node = &search->nodes[number];
+    for (int64_t leaf = 0; leaf < search->space.leaves.n_combinations; leaf++) {
+        if (gives_up(search, node->bound)) {
+            return FALSE;
         }
-        int64_t point = leaf_point(search, node->number, leaf);
-        if (search->deep.n_combinations > 1 && is_leaf_ruled_out(search, worker, point)) {
+        int64_t point = search_space_point(&search->space, number, leaf);
+        if (search->space.leaves.n_combinations > 1 && is_leaf_beaten(search, worker, point)) {
             continue;
         }
         SweepOutcome outcome;
@@ -403,54 +308,100 @@ static void *evaluate_job(void *worker, int64_t job, void *data)
         offer(search, point, objective);
         sweep_outcome_clear(&outcome);
     }
-    return NULL;
-}
-
-static gboolean evaluate_done(int64_t job, void *result, void *data)
-{
-    (void)result;
-    Search *search = data;
-    search->n_done = job + 1;
     return TRUE;
 }
 
-static gboolean stop_evaluating(void *data)
+/* Takes the open node with the best bound; FALSE when there is none that can hold one of the best. Call under the lock. */
+static gboolean take_node(Search *search, int64_t *ret_number)
 {
-    Search *search = data;
-    const SearchOptions *options = search->options;
-    search->stopped = search->stopped || options->stop("layouts evaluated", search->n_done, search->top.n_combinations, options->data);
-    /* nodes come by their bounds: behind one that is ruled out all are */
-    return search->stopped || (search->n_done < search->top.n_combinations && is_ruled_out(search, search->nodes[search->n_done].bound));
+    if (search->stopped || search->open.n == 0 || is_beaten(search, search->open.entries[0].key)) {
+        return FALSE;
+    }
+    *ret_number = search->open.entries[0].item;
+    index_heap_remove(&search->open, search->places, 0);
+    return TRUE;
 }
 
-static void evaluate_open(Search *search, int64_t n_open)
+static void work_through(gpointer data, gpointer user)
 {
-    OrderedPool pool = {.n_threads = search->options->n_threads,
-                        .block = 1,
-                        .worker_new = worker_new,
-                        .worker_free = worker_free,
-                        .work = evaluate_job,
-                        .consume = evaluate_done,
-                        .discard = discard,
-                        .stop = stop_evaluating,
-                        .data = search};
+    (void)data;
+    Search *search = user;
+    SweepWorker *worker = sweep_worker_new(search->sweep);
+    int64_t number;
+    g_mutex_lock(&search->lock);
+    while (take_node(search, &number)) {
+        Node *node = &search->nodes[number];
+        g_mutex_unlock(&search->lock);
+        if (node->stage < NODE_LAYERS) {
+            bound_closely(search, worker, number);
+        } else if (evaluate_node(search, worker, number)) {
+            node->stage = NODE_DONE;
+        }
+        g_mutex_lock(&search->lock);
+        if (node->stage >= NODE_ROUGH && node->stage < NODE_DONE) {
+            index_heap_add(&search->open, search->places, node->bound, (guint32)number);
+        }
+        search->n_done += node->stage == NODE_DONE || node->stage == NODE_WITHOUT_ROOM;
+    }
+    search->n_working--;
+    g_cond_signal(&search->idle);
+    g_mutex_unlock(&search->lock);
+    sweep_worker_free(worker);
+}
+
+/* Asks now and then whether to stop, until all threads have nothing left to do. */
+static void await_end(Search *search, int64_t n_open)
+{
+    const SearchOptions *options = search->options;
+    g_mutex_lock(&search->lock);
+    while (search->n_working > 0) {
+        int64_t n_done = search->n_done;
+        g_mutex_unlock(&search->lock);
+        gboolean stops = options->stop("layouts evaluated", n_done, n_open, options->data);
+        g_mutex_lock(&search->lock);
+        search->stopped = search->stopped || stops;
+        if (search->n_working > 0) {
+            g_cond_wait_until(&search->idle, &search->lock, g_get_monotonic_time() + POLL_US);
+        }
+    }
+    g_mutex_unlock(&search->lock);
+}
+
+static void evaluate_open(Search *search)
+{
+    const int64_t n_nodes = search->space.nodes.n_combinations;
+    search->places = g_new0(guint32, n_nodes);
+    for (int64_t i = 0; i < n_nodes; i++) {
+        if (search->nodes[i].stage >= NODE_ROUGH) {
+            index_heap_add(&search->open, search->places, search->nodes[i].bound, (guint32)i);
+        }
+    }
     search->n_done = 0;
-    ordered_pool_run(&pool, n_open);
+    search->stopped = search->options->stop("layouts evaluated", 0, search->open.n, search->options->data);
+    int64_t n_open = search->open.n;
+    search->n_working = (guint)search->options->n_threads;
+    GThreadPool *threads = g_thread_pool_new(work_through, search, search->options->n_threads, TRUE, NULL);
+    for (int i = 0; i < search->options->n_threads; i++) {
+        g_thread_pool_push(threads, search, NULL); /* one long task for each thread */
+    }
+    await_end(search, n_open);
+    g_thread_pool_free(threads, FALSE, TRUE);
 }
 
 /* ---- the whole ---- */
 
-static void fill_result(Search *search, int64_t n_open, SearchResult *result)
+static void fill_result(Search *search, SearchResult *result)
 {
-    *result = (SearchResult){.n_nodes = search->top.n_combinations, .n_evaluated = search->n_evaluated};
+    *result = (SearchResult){.n_nodes = search->space.nodes.n_combinations, .n_evaluated = search->n_evaluated};
     result->best = g_array_ref(search->best);
     result->is_proven = !search->stopped;
-    for (int64_t i = 0; i < search->top.n_combinations; i++) {
-        result->n_without_room += search->nodes[i].state == NODE_WITHOUT_ROOM;
-        result->n_bounded += search->nodes[i].state != NODE_EMPTY;
+    for (int64_t i = 0; i < result->n_nodes; i++) {
+        NodeStage stage = search->nodes[i].stage;
+        result->n_without_room += stage == NODE_WITHOUT_ROOM;
+        result->n_bounded += stage != NODE_EMPTY;
+        result->n_pruned += !search->stopped && stage >= NODE_ROUGH && stage < NODE_DONE;
     }
-    result->n_pruned = search->stopped ? 0 : n_open - search->n_done;
-    result->unvisited = search->n_done < n_open ? search->sign * search->nodes[search->n_done].bound : (double)NAN;
+    result->unvisited = search->open.n > 0 ? search->sign * search->open.entries[0].key : (double)NAN;
     for (guint i = 0; i < search->best->len; i++) {
         g_array_index(search->best, SearchBest, i).objective *= search->sign;
     }
@@ -463,42 +414,45 @@ void search_result_clear(SearchResult *result)
 
 static void run_all(Search *search, SearchResult *result)
 {
-    int64_t n_open = 0;
-    search->nodes = g_new0(Node, search->top.n_combinations);
+    search->nodes = g_new0(Node, search->space.nodes.n_combinations);
+    for (int k = 0; k < N_SHARED; k++) {
+        search->classes[k] = g_new0(ClassBound, search->space.n_classes[k]);
+    }
     bound_all(search);
     if (!search->stopped) {
-        qsort(search->nodes, (size_t)search->top.n_combinations, sizeof(Node), by_bound);
-        while (n_open < search->top.n_combinations && search->nodes[n_open].state == NODE_OPEN) {
-            n_open++;
-        }
-        evaluate_open(search, n_open);
+        evaluate_open(search);
     }
-    fill_result(search, n_open, result);
+    fill_result(search, result);
+    for (int k = 0; k < N_SHARED; k++) {
+        g_free(search->classes[k]);
+    }
+    index_heap_clear(&search->open);
+    g_free(search->places);
     g_free(search->nodes);
 }
 
 gboolean search_run(const Sweep *sweep, const SearchOptions *options, SearchResult *ret_result, GError **error)
 {
-    Search search = {.sweep = sweep, .options = options, .objective = find_objective(sweep, error)};
+    Search search = {.sweep = sweep, .options = options, .objective = search_objective_find(sweep, error)};
     if (search.objective == NULL) {
         return FALSE;
     }
     search.sign = search.objective->maximize ? -1 : 1;
-    group_axes(sweep, FALSE, &search.top);
-    group_axes(sweep, TRUE, &search.deep);
-    gboolean ok = search.top.n_combinations <= NODES_MAX;
+    search_space_init(&search.space, sweep);
+    gboolean ok = search.space.nodes.n_combinations <= NODES_MAX;
     if (ok) {
         search.best = g_array_new(FALSE, FALSE, sizeof(SearchBest));
         g_mutex_init(&search.lock);
+        g_cond_init(&search.idle);
         run_all(&search, ret_result);
+        g_cond_clear(&search.idle);
         g_mutex_clear(&search.lock);
         g_array_unref(search.best);
     } else {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                     "%s: %" G_GINT64_FORMAT " combinations without those of the loss; a search takes at most %d", sweep->name,
-                    search.top.n_combinations, NODES_MAX);
+                    search.space.nodes.n_combinations, NODES_MAX);
     }
-    group_clear(&search.top);
-    group_clear(&search.deep);
+    search_space_clear(&search.space);
     return ok;
 }
