@@ -9,9 +9,13 @@
 #include "sim/base/json-read.h"
 #include "workloads/lower/program.h"
 
+/* Members of results that rows do not take as they are: times by operator are further columns, warnings share a cell. */
+static const char operators_key[] = "by_operator", operators_path[] = "time.by_operator.", warnings_key[] = "warnings";
+
 typedef struct Column {
     char *name;
-    char **keys; /* of a result path; NULL for fields, status, reason */
+    const char *key; /* of a member of results: the end of the name; NULL for fields, status, reason */
+    int depth;       /* of objects that it lies in */
     TableKind kind;
 } Column;
 
@@ -20,6 +24,7 @@ struct SweepLayout {
     RowFormat format;
     GArray *columns; /* Column: fields, results, status, reason */
     guint n_fields;
+    guint first_further, end_further; /* columns of operators' times */
     char *header;
 };
 
@@ -27,7 +32,6 @@ static void clear_column(void *data)
 {
     Column *column = data;
     g_free(column->name);
-    g_strfreev(column->keys);
 }
 
 void sweep_layout_free(SweepLayout *layout)
@@ -41,9 +45,9 @@ void sweep_layout_free(SweepLayout *layout)
 
 /* ---- columns ---- */
 
-static void add_column(SweepLayout *layout, const char *name, gboolean is_result, TableKind kind)
+static void add_column(SweepLayout *layout, const char *name, TableKind kind)
 {
-    Column column = {g_strdup(name), is_result ? g_strsplit(name, ".", -1) : NULL, kind};
+    Column column = {.name = g_strdup(name), .kind = kind};
     g_array_append_val(layout->columns, column);
 }
 
@@ -62,29 +66,79 @@ static TableKind field_kind(const Sweep *sweep, guint field_idx)
     return all_whole ? TABLE_INTEGER : all_numbers ? TABLE_NUMBER : all_truths ? TABLE_TRUTH : TABLE_TEXT;
 }
 
-static TableKind result_kind(json_t *value)
+/* Who is told an empty result: its scalars become columns, and its warnings. */
+typedef struct ColumnSink {
+    SweepLayout *layout;
+    GString *path; /* of the object that is open, with a dot behind it */
+    int depth;
+} ColumnSink;
+
+static void add_result(ColumnSink *sink, const char *key, TableKind kind)
 {
-    return json_is_integer(value)   ? TABLE_INTEGER
-           : json_is_real(value)    ? TABLE_NUMBER
-           : json_is_boolean(value) ? TABLE_TRUTH
-                                    : TABLE_TEXT;
+    g_autofree char *path = g_strconcat(sink->path->str, key, NULL);
+    add_column(sink->layout, path, kind);
+    Column *column = &g_array_index(sink->layout->columns, Column, sink->layout->columns->len - 1);
+    column->key = column->name + sink->path->len;
+    column->depth = sink->depth;
 }
 
-/* The scalars of a result, flattened: an empty result has them all. */
-static void add_results(SweepLayout *layout, json_t *object, const char *prefix)
+static gboolean columns_begin(void *self, const char *key, gboolean is_list)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach (object, key, value) {
-        g_autofree char *path = g_strconcat(prefix, prefix[0] != '\0' ? "." : "", key, NULL);
-        if (json_is_object(value)) {
-            add_results(layout, value, path);
-        } else if (strcmp(path, "warnings") == 0) {
-            add_column(layout, path, TRUE, TABLE_TEXT);
-        } else if (!json_is_array(value) && strcmp(path, "schema") != 0) {
-            add_column(layout, path, TRUE, result_kind(value));
+    ColumnSink *sink = self;
+    if (is_list) {
+        if (strcmp(key, warnings_key) == 0) {
+            add_result(sink, key, TABLE_TEXT);
         }
+        return FALSE;
     }
+    g_string_append_printf(sink->path, "%s.", key);
+    sink->depth++;
+    return TRUE;
+}
+
+static void columns_end(void *self)
+{
+    ColumnSink *sink = self;
+    g_string_truncate(sink->path, sink->path->len - 1);
+    const char *dot = strrchr(sink->path->str, '.');
+    g_string_truncate(sink->path, dot != NULL ? (gsize)(dot - sink->path->str) + 1 : 0);
+    sink->depth--;
+}
+
+static void columns_number(void *self, const char *key, double value)
+{
+    (void)value;
+    add_result(self, key, TABLE_NUMBER);
+}
+
+static void columns_integer(void *self, const char *key, int64_t value)
+{
+    (void)value;
+    add_result(self, key, TABLE_INTEGER);
+}
+
+static void columns_truth(void *self, const char *key, gboolean value)
+{
+    (void)value;
+    add_result(self, key, TABLE_TRUTH);
+}
+
+static void columns_text(void *self, const char *key, const char *value)
+{
+    (void)value;
+    if (((ColumnSink *)self)->depth > 0 || strcmp(key, "schema") != 0) {
+        add_result(self, key, TABLE_TEXT);
+    }
+}
+
+static void add_results(SweepLayout *layout)
+{
+    static const ResultSink sink = {columns_begin, columns_end, columns_number, columns_integer, columns_truth, columns_text};
+    g_autoptr(Result) empty = result_new();
+    g_autoptr(GString) path = g_string_new(NULL);
+    ColumnSink columns = {layout, path, 0};
+    empty->mfu = empty->hfu = 0; /* numbers, when they are known */
+    result_tell(empty, &sink, &columns);
 }
 
 int sweep_layout_find(const SweepLayout *layout, const char *name)
@@ -112,10 +166,9 @@ static gboolean fail_path(const SweepLayout *layout, const char *key, const char
 /* A further column: the time of an operator. */
 static gboolean add_further(SweepLayout *layout, const char *path, GError **error)
 {
-    static const char prefix[] = "time.by_operator.";
     gboolean known = FALSE;
-    for (int i = 0; g_str_has_prefix(path, prefix) && i < N_LABELS; i++) {
-        known = known || strcmp(program_label_name(i), path + strlen(prefix)) == 0;
+    for (int i = 0; g_str_has_prefix(path, operators_path) && i < N_LABELS; i++) {
+        known = known || strcmp(program_label_name(i), path + strlen(operators_path)) == 0;
     }
     if (sweep_layout_find(layout, path) >= 0) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: columns: \"%s\" is a column already; leave it out",
@@ -125,7 +178,9 @@ static gboolean add_further(SweepLayout *layout, const char *path, GError **erro
     if (!known) {
         return fail_path(layout, "columns", path, error);
     }
-    add_column(layout, path, TRUE, TABLE_NUMBER);
+    add_column(layout, path, TABLE_NUMBER);
+    Column *column = &g_array_index(layout->columns, Column, layout->columns->len - 1);
+    column->key = column->name + strlen(operators_path);
     return TRUE;
 }
 
@@ -155,20 +210,19 @@ static gboolean add_columns(SweepLayout *layout, GError **error)
 {
     const Sweep *sweep = layout->sweep;
     for (guint i = 0; i < sweep->fields->len; i++) {
-        add_column(layout, g_array_index(sweep->fields, SweepField, i).path, FALSE, field_kind(sweep, i));
+        add_column(layout, g_array_index(sweep->fields, SweepField, i).path, field_kind(sweep, i));
     }
     layout->n_fields = layout->columns->len;
-    g_autoptr(Result) empty = result_new();
-    empty->mfu = empty->hfu = 0; /* numbers, when they are known */
-    g_autoptr(json_t) object = result_to_json(empty);
-    add_results(layout, object, "");
+    add_results(layout);
+    layout->first_further = layout->columns->len;
     for (guint i = 0; i < sweep->columns->len; i++) {
         if (!add_further(layout, g_ptr_array_index(sweep->columns, i), error)) {
             return FALSE;
         }
     }
-    add_column(layout, "status", FALSE, TABLE_TEXT);
-    add_column(layout, "reason", FALSE, TABLE_TEXT);
+    layout->end_further = layout->columns->len;
+    add_column(layout, "status", TABLE_TEXT);
+    add_column(layout, "reason", TABLE_TEXT);
     return check_goals(layout, error);
 }
 
@@ -236,34 +290,110 @@ static void put_value(const SweepLayout *layout, Table *table, guint field, json
     }
 }
 
-/* Texts of a list in one cell. */
-static void put_list(Table *table, guint idx, json_t *list)
+/* Who is told a point's result: each scalar goes to the column that comes next, if it is that one's. */
+typedef struct RowSink {
+    const SweepLayout *layout;
+    Table *table;
+    guint next; /* column */
+    int depth;
+    gboolean in_operators, in_warnings;
+    GString *warnings;
+} RowSink;
+
+/* The column of a member, −1: none, it is only in some results. */
+static int column_of(RowSink *sink, const char *key)
 {
-    g_autoptr(GString) text = g_string_new(NULL);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        g_string_append_printf(text, "%s%s", i > 0 ? "; " : "", json_string_value(json_array_get(list, i)));
+    const SweepLayout *layout = sink->layout;
+    if (sink->in_operators) {
+        for (guint i = layout->first_further; i < layout->end_further; i++) {
+            if (strcmp(g_array_index(layout->columns, Column, i).key, key) == 0) {
+                return (int)i;
+            }
+        }
+        return -1;
     }
-    if (text->len > 0) {
-        table_put_text(table, idx, text->str);
+    const Column *column = &g_array_index(layout->columns, Column, sink->next);
+    gboolean is_next = sink->next < layout->first_further && column->depth == sink->depth && strcmp(column->key, key) == 0;
+    return is_next ? (int)sink->next++ : -1;
+}
+
+static gboolean row_begin(void *self, const char *key, gboolean is_list)
+{
+    RowSink *sink = self;
+    gboolean is_operators = strcmp(key, operators_key) == 0;
+    sink->in_warnings = is_list && strcmp(key, warnings_key) == 0;
+    if ((is_list && !sink->in_warnings) || (is_operators && sink->layout->first_further == sink->layout->end_further)) {
+        return FALSE;
+    }
+    sink->in_operators = is_operators;
+    sink->depth++;
+    return TRUE;
+}
+
+static void row_end(void *self)
+{
+    RowSink *sink = self;
+    sink->depth--;
+    sink->in_operators = FALSE;
+    if (sink->in_warnings) {
+        int column = column_of(sink, warnings_key);
+        sink->in_warnings = FALSE;
+        if (sink->warnings != NULL) {
+            table_put_text(sink->table, (size_t)column, sink->warnings->str);
+        }
     }
 }
 
-static void put_result(Table *table, guint idx, const Column *column, json_t *result)
+static void row_number(void *self, const char *key, double value)
 {
-    json_t *value = result;
-    for (char **key = column->keys; *key != NULL; key++) {
-        value = json_object_get(value, *key);
+    RowSink *sink = self;
+    int column = column_of(sink, key);
+    if (column >= 0) {
+        table_put_number(sink->table, (size_t)column, value);
     }
-    if (json_is_array(value)) {
-        put_list(table, idx, value);
-    } else if (column->kind == TABLE_INTEGER && json_is_integer(value)) {
-        table_put_integer(table, idx, json_integer_value(value));
-    } else if (column->kind == TABLE_NUMBER && json_is_number(value)) {
-        table_put_number(table, idx, json_number_value(value));
-    } else if (column->kind == TABLE_TRUTH && json_is_boolean(value)) {
-        table_put_truth(table, idx, json_is_true(value));
-    } else if (json_is_string(value)) {
-        table_put_text(table, idx, json_string_value(value));
+}
+
+static void row_integer(void *self, const char *key, int64_t value)
+{
+    RowSink *sink = self;
+    int column = column_of(sink, key);
+    if (column >= 0) {
+        table_put_integer(sink->table, (size_t)column, value);
+    }
+}
+
+static void row_truth(void *self, const char *key, gboolean value)
+{
+    RowSink *sink = self;
+    int column = column_of(sink, key);
+    if (column >= 0) {
+        table_put_truth(sink->table, (size_t)column, value);
+    }
+}
+
+/* Warnings stand in one cell; a text that is unknown, or a number, leaves its cell empty. */
+static void row_text(void *self, const char *key, const char *value)
+{
+    RowSink *sink = self;
+    if (sink->in_warnings) {
+        sink->warnings = sink->warnings != NULL ? g_string_append(sink->warnings, "; ") : g_string_new(NULL);
+        g_string_append(sink->warnings, value);
+        return;
+    }
+    int column = column_of(sink, key);
+    if (column >= 0 && value != NULL) {
+        table_put_text(sink->table, (size_t)column, value);
+    }
+}
+
+static void put_result(const SweepLayout *layout, Table *table, const Result *result)
+{
+    static const ResultSink sink = {row_begin, row_end, row_number, row_integer, row_truth, row_text};
+    RowSink row = {.layout = layout, .table = table, .next = layout->n_fields};
+    result_tell(result, &sink, &row);
+    g_assert(row.next == layout->first_further);
+    if (row.warnings != NULL) {
+        g_string_free(row.warnings, TRUE);
     }
 }
 
@@ -320,10 +450,7 @@ void sweep_layout_append_row(const SweepLayout *layout, Table *table, int64_t po
     guint n = layout->columns->len;
     put_fields(layout, table, point);
     if (outcome->result != NULL) {
-        g_autoptr(json_t) result = result_to_json(outcome->result);
-        for (guint i = layout->n_fields; i < n - 2; i++) {
-            put_result(table, i, &g_array_index(layout->columns, Column, i), result);
-        }
+        put_result(layout, table, outcome->result);
     }
     table_put_text(table, n - 2, sweep_status_name(outcome->status));
     if (outcome->reason != NULL) {

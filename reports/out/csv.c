@@ -3,6 +3,8 @@
 #include <csv.h>
 #include <string.h>
 
+#include "reports/out/number.h"
+
 /* libcsv quotes one field; commas and line ends are the caller's. */
 static void append_quoted(GString *out, const char *text)
 {
@@ -34,10 +36,10 @@ static void append_cell(GString *out, const Table *table, size_t row, size_t col
         append_quoted(out, table_text(table, row, column));
         break;
     case TABLE_INTEGER:
-        g_string_append_printf(out, "%" G_GINT64_FORMAT, table_integer(table, row, column));
+        number_append_integer(out, table_integer(table, row, column));
         break;
     case TABLE_NUMBER:
-        g_string_append_printf(out, "%.12g", table_number(table, row, column));
+        number_append(out, table_number(table, row, column));
         break;
     case TABLE_TRUTH:
         g_string_append(out, table_integer(table, row, column) != 0 ? "true" : "false");

@@ -10,11 +10,6 @@
 /* Sampled groups if the plan does not say; ranks whose memory is looked at for the fullest, and for the mean. */
 enum { GROUPS_USUAL = 16, CANDIDATES = 4, MEAN_RANKS = 8 };
 
-static void destroy_routing(void *routing)
-{
-    routing_free(routing);
-}
-
 static void destroy_program(void *program)
 {
     program_free(program);
@@ -26,10 +21,19 @@ static int64_t n_sampled(const RunGroups *groups)
     return wanted > 0 ? wanted : MIN(groups->n_all, GROUPS_USUAL);
 }
 
+/* Groups drawn for the plan before may be those of this one. */
 static gboolean sample_groups(RunGroups *groups, GError **error)
 {
     const Plan *plan = groups->plan;
     RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
+    RunCache *cache = groups->cache;
+    GPtrArray *known = cache != NULL ? run_cache_routings(cache, &spec, (guint)n_sampled(groups)) : NULL;
+    if (known != NULL) {
+        groups->routings = g_ptr_array_ref(known);
+        return TRUE;
+    }
+    RoutingSpec named = spec;
+    groups->routings = run_routings_new();
     g_autofree double *popularity = g_new(double, spec.experts);
     if (spec.kind == PLAN_ROUTING_BALANCED || spec.kind == PLAN_ROUTING_ZIPF) {
         routing_popularity(&spec, popularity);
@@ -42,6 +46,9 @@ static gboolean sample_groups(RunGroups *groups, GError **error)
             return FALSE;
         }
         g_ptr_array_add(groups->routings, routing);
+    }
+    if (cache != NULL) {
+        run_cache_keep_routings(cache, plan, &named, groups->routings);
     }
     return TRUE;
 }
@@ -105,21 +112,41 @@ static void add_program(RunGroups *groups, Program *program, gboolean keeps_all)
             g_ptr_array_remove_index(groups->programs, i);
         }
     }
-    SimTime ns = serial_ns(program);
-    guint place = 0;
-    while (place < groups->programs->len && serial_ns(g_ptr_array_index(groups->programs, place)) >= ns) {
-        place++;
+    g_ptr_array_add(groups->programs, program);
+}
+
+typedef struct Serial {
+    Program *program;
+    SimTime ns;
+} Serial;
+
+static int by_serial(const void *a, const void *b)
+{
+    const Serial *x = a, *y = b;
+    return x->ns != y->ns ? (x->ns < y->ns ? 1 : -1) : x->program->ep_group < y->program->ep_group ? -1 : 1;
+}
+
+/* The slowest alone comes first, the earlier group of equal ones. */
+static void sort_programs(GPtrArray *programs)
+{
+    g_autofree Serial *serials = g_new(Serial, programs->len + 1);
+    for (guint i = 0; i < programs->len; i++) {
+        Program *program = g_ptr_array_index(programs, i);
+        serials[i] = (Serial){program, serial_ns(program)};
     }
-    g_ptr_array_insert(groups->programs, (gint)place, program);
+    qsort(serials, programs->len, sizeof *serials, by_serial);
+    for (guint i = 0; i < programs->len; i++) {
+        g_ptr_array_index(programs, i) = serials[i].program;
+    }
 }
 
 static gboolean groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, gboolean keeps_all,
                             GError **error)
 {
     *groups = (RunGroups){.cache = cache, .plan = plan, .graphs = graphs, .n_all = plan->dp_replicate * plan->efsdp};
-    groups->routings = g_ptr_array_new_with_free_func(destroy_routing);
     groups->programs = g_ptr_array_new_with_free_func(destroy_program);
     if (!routing_is_needed(plan)) {
+        groups->routings = run_routings_new();
         g_ptr_array_add(groups->programs, run_cache_lower(cache, plan, graphs, NULL, 0));
         return TRUE;
     }
@@ -132,6 +159,7 @@ static gboolean groups_init(RunGroups *groups, RunCache *cache, const Plan *plan
         program->ep_group = (gint32)g;
         add_program(groups, program, keeps_all);
     }
+    sort_programs(groups->programs);
     return TRUE;
 }
 

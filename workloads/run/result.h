@@ -102,6 +102,22 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Result, result_free)
 /* Name of a part of memory.at_peak ("unsharded"). */
 const char *result_mem_tag_name(MemTag tag);
 
+/*
+ * Who is told what a result holds: its members in the order of the schema. key NULL: an element of a list. begin: an object or a
+ * list, FALSE = its content is not wanted, and it has no end. Numbers that are not finite come as a text of NULL, as do
+ * texts that are unknown.
+ */
+typedef struct ResultSink {
+    gboolean (*begin)(void *self, const char *key, gboolean is_list);
+    void (*end)(void *self);
+    void (*number)(void *self, const char *key, double value);
+    void (*integer)(void *self, const char *key, int64_t value);
+    void (*truth)(void *self, const char *key, gboolean value);
+    void (*text)(void *self, const char *key, const char *value);
+} ResultSink;
+
+void result_tell(const Result *result, const ResultSink *sink, void *self);
+
 /* The result object; new reference. What is not finite is null. */
 json_t *result_to_json(const Result *result);
 

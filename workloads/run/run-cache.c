@@ -1,5 +1,7 @@
 #include "workloads/run/run-cache.h"
 
+#include <string.h>
+
 /* What a cache may hold before it is emptied. */
 enum { CACHED_BYTES_MAX = 64 << 20 };
 
@@ -13,9 +15,43 @@ RunCache *run_cache_new(void)
     return cache;
 }
 
+static void routing_destroy(void *routing)
+{
+    routing_free(routing);
+}
+
+GPtrArray *run_routings_new(void)
+{
+    return g_ptr_array_new_with_free_func(routing_destroy);
+}
+
+static void forget_routings(RunCache *cache)
+{
+    g_clear_pointer(&cache->routings, g_ptr_array_unref);
+    if (cache->routings_plan != NULL) {
+        plan_free((Plan *)(uintptr_t)cache->routings_plan);
+        cache->routings_plan = NULL;
+    }
+}
+
+GPtrArray *run_cache_routings(const RunCache *cache, const RoutingSpec *spec, guint n)
+{
+    gboolean same = cache->routings != NULL && cache->routings->len == n && memcmp(&cache->routings_spec, spec, sizeof *spec) == 0;
+    return same ? cache->routings : NULL;
+}
+
+void run_cache_keep_routings(RunCache *cache, const Plan *plan, const RoutingSpec *spec, GPtrArray *routings)
+{
+    forget_routings(cache);
+    cache->routings = g_ptr_array_ref(routings);
+    memcpy(&cache->routings_spec, spec, sizeof *spec);
+    cache->routings_plan = plan_ref(plan);
+}
+
 void run_cache_free(RunCache *cache)
 {
     if (cache != NULL) {
+        forget_routings(cache);
         step_memo_free(cache->steps); /* it holds segments, whose graphs are those of `lowered` */
         g_hash_table_unref(cache->facts);
         lower_cache_free(cache->lowered);

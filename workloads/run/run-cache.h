@@ -14,8 +14,18 @@ struct RunCache {
     StepMemo *steps;
     LedgerMemo *ledgers;
     GHashTable *facts; /* PlanFacts by graphs, which live as long: for look-up alone */
+    GPtrArray *routings; /* Routing of each group that was drawn last, or NULL */
+    RoutingSpec routings_spec;
+    const Plan *routings_plan; /* keeps alive what the spec points at */
     gboolean verifies;
 };
+
+/* An empty list of groups' loads, which it owns. */
+GPtrArray *run_routings_new(void);
+
+/* Loads of n groups of a spec, if they are those that were kept last; else NULL. Borrowed. */
+GPtrArray *run_cache_routings(const RunCache *cache, const RoutingSpec *spec, guint n);
+void run_cache_keep_routings(RunCache *cache, const Plan *plan, const RoutingSpec *spec, GPtrArray *routings);
 
 /* Facts of graphs that the cache holds; borrowed. */
 const PlanFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelGraph *graphs);

@@ -56,7 +56,7 @@ static gboolean bound_trial(Session *session, const Plan *plan, gboolean is_open
     const Program *program = g_ptr_array_index(groups.programs, 0);
     bound_of_program(program, ret_bound);
     if (groups.routings->len > 0 || is_open) {
-        /* a hottest program's rank is the hottest in every layer at once, and none holds all of that; an open plan holds what it finds */
+        /* a hottest program's rank is the hottest in every layer at once: none holds all of that; an open plan holds what it finds */
         ret_bound->peak_bytes = ret_bound->layers_bytes = ret_bound->static_bytes;
         ret_bound->operators_bytes = 0;
     }

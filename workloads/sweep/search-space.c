@@ -5,7 +5,7 @@
 #include "workloads/plan/routing.h"
 
 /* Fields without a say, by aspect; "a." stands for a and all in it. */
-#define OF_LOSS "loss."
+#define OF_LOSS "loss.seq_chunk", "loss.vocab_chunk"
 #define OF_FSDP "parallel.fsdp."
 static const char *const free_fields[N_SEARCH_ASPECTS][16] = {
     [ASPECT_STATIC] = {OF_LOSS, OF_FSDP, "memory.", "kernels.", "workload.global_batch", "workload.routing.", "moe.capacity_factor",
