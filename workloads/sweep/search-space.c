@@ -15,7 +15,7 @@ static const char *const free_fields[N_SEARCH_ASPECTS][16] = {
                      "precision.parameters", "precision.reduce"},
     [ASPECT_OPERATORS] = {OF_LOSS, OF_FSDP, "parallel.dp_replicate", "parallel.dp_shard", "optimizer.", "precision.parameters",
                           "precision.reduce"},
-    [ASPECT_LAYERS] = {OF_LOSS},
+    [ASPECT_LAYERS] = {OF_LOSS, "optimizer."},
 };
 
 gboolean search_is_free(SearchAspect aspect, const char *path)
@@ -42,6 +42,23 @@ static gboolean axis_is_free(const Sweep *sweep, guint a, SearchAspect aspect)
     const SweepAxis *axis = &g_array_index(sweep->axes, SweepAxis, a);
     for (guint f = axis->first_field; f < axis->first_field + axis->n_fields; f++) {
         if (!search_is_free(aspect, g_array_index(sweep->fields, SweepField, f).path)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+/* Whether an axis turns the loss alone. */
+static gboolean is_loss_axis(const Sweep *sweep, guint a)
+{
+    static const char *const loss_fields[] = {OF_LOSS};
+    const SweepAxis *axis = &g_array_index(sweep->axes, SweepAxis, a);
+    for (guint f = axis->first_field; f < axis->first_field + axis->n_fields; f++) {
+        gboolean of_loss = FALSE;
+        for (size_t i = 0; i < G_N_ELEMENTS(loss_fields); i++) {
+            of_loss = of_loss || strcmp(g_array_index(sweep->fields, SweepField, f).path, loss_fields[i]) == 0;
+        }
+        if (!of_loss) {
             return FALSE;
         }
     }
@@ -80,7 +97,7 @@ void search_space_init(SearchSpace *space, const Sweep *sweep)
         space->n_classes[k] = 1;
     }
     for (guint a = 0; a < n_axes; a++) {
-        if (axis_is_free(sweep, a, ASPECT_LAYERS)) {
+        if (is_loss_axis(sweep, a)) {
             add_axis(&space->leaves, sweep, a);
             continue;
         }

@@ -14,7 +14,7 @@ typedef enum SearchAspect {
     ASPECT_STATIC,    /* Bound.static_bytes */
     ASPECT_ONCE,      /* Bound.once_ns */
     ASPECT_OPERATORS, /* Bound.operators_ns and operators_bytes */
-    ASPECT_LAYERS,    /* Bound.layers_ns and layers_bytes */
+    ASPECT_LAYERS,    /* Bound.layers_ns, and layers_bytes without the static ones */
     N_SEARCH_ASPECTS
 } SearchAspect;
 

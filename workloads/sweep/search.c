@@ -9,7 +9,7 @@
 #include "workloads/sweep/search-objective.h"
 #include "workloads/sweep/search-space.h"
 
-enum { NODES_MAX = 1 << 24, NODE_BLOCK = 64, POLL_US = 100000, N_SHARED = ASPECT_LAYERS };
+enum { NODES_MAX = 1 << 24, NODE_BLOCK = 64, POLL_US = 100000 };
 
 /* How closely a node has been looked at. */
 typedef enum NodeStage {
@@ -17,7 +17,7 @@ typedef enum NodeStage {
     NODE_WITHOUT_ROOM, /* none that can fit */
     NODE_ROUGH,        /* bounded by what it shares with most others: static memory, operators run once */
     NODE_OPERATORS,    /* by its operators, recomputed ones included */
-    NODE_LAYERS,       /* by its own layers: what is left to do is to run its plans */
+    NODE_LAYERS,       /* by its layers: what is left to do is to run its plans */
     NODE_DONE
 } NodeStage;
 
@@ -42,7 +42,7 @@ typedef struct Search {
     SearchSpace space;
     Node *nodes;                   /* [space.nodes.n_combinations] */
     GMutex lock;                   /* of all below */
-    ClassBound *classes[N_SHARED]; /* [aspect][class] */
+    ClassBound *classes[N_SEARCH_ASPECTS]; /* [aspect][class] */
     IndexHeap open;                /* nodes to be looked at, by bound */
     guint32 *places;
     GArray *best; /* SearchBest; objective lower is better until the end */
@@ -119,11 +119,6 @@ static double objective_bound(const Search *search, const Plan *plan, SimTime ns
     return isnan(value) ? -(double)INFINITY : value;
 }
 
-static void learn_class(Search *search, SearchAspect aspect, int64_t node, SimTime ns, int64_t bytes, double flops_per_token)
-{
-    search->classes[aspect][search_space_class(&search->space, aspect, node)] = (ClassBound){TRUE, ns, bytes, flops_per_token};
-}
-
 static ClassBound class_bound(Search *search, SearchAspect aspect, int64_t node)
 {
     int64_t place = search_space_class(&search->space, aspect, node);
@@ -133,36 +128,47 @@ static ClassBound class_bound(Search *search, SearchAspect aspect, int64_t node)
     return bound;
 }
 
-/*
- * Lowers a plan of the node: bounds its layers, and the classes that it is of. With a cache the whole plan says what its
- * layers keep, so one plan then speaks for the node's operators run once alone. FALSE: what is wrong shows when it is run.
- */
+/* Lowers a plan of the node: bounds the classes that it is of. FALSE: what is wrong with it shows when it is run. */
 static gboolean look_at(Search *search, SweepWorker *worker, int64_t number, const Plan *plan)
 {
     Node *node = &search->nodes[number];
-    gboolean alone = search->space.leaves.n_combinations == 1;
     Bound bound;
     double flops;
     if (!session_bound(worker->session, plan, &bound, &flops, NULL)) {
-        node->stage = NODE_LAYERS;
-        node->bound = -(double)INFINITY;
+        *node = (Node){-(double)INFINITY, NODE_LAYERS};
         return FALSE;
     }
+    const struct {
+        SimTime ns;
+        int64_t bytes;
+    } values[N_SEARCH_ASPECTS] = {
+        [ASPECT_STATIC] = {0, bound.static_bytes},
+        [ASPECT_ONCE] = {bound.once_ns, 0},
+        [ASPECT_OPERATORS] = {bound.operators_ns, bound.operators_bytes},
+        [ASPECT_LAYERS] = {bound.layers_ns, bound.layers_bytes - bound.static_bytes},
+    };
     g_mutex_lock(&search->lock);
-    learn_class(search, ASPECT_STATIC, number, 0, bound.static_bytes, 0);
-    if (search_has_aspect(ASPECT_ONCE, plan)) {
-        learn_class(search, ASPECT_ONCE, number, bound.once_ns, 0, flops);
-    }
-    if (search_has_aspect(ASPECT_OPERATORS, plan)) {
-        learn_class(search, ASPECT_OPERATORS, number, bound.operators_ns, bound.operators_bytes, flops);
+    for (int k = 0; k < N_SEARCH_ASPECTS; k++) {
+        if (search_has_aspect((SearchAspect)k, plan)) {
+            int64_t place = search_space_class(&search->space, (SearchAspect)k, number);
+            search->classes[k][place] = (ClassBound){TRUE, values[k].ns, values[k].bytes, flops};
+        }
     }
     g_mutex_unlock(&search->lock);
-    if (alone) {
-        node->bound = objective_bound(search, plan, bound.step_ns, bound.peak_bytes, flops);
-    } else if (search_has_aspect(ASPECT_LAYERS, plan)) {
-        node->bound = objective_bound(search, plan, bound.layers_ns, bound.layers_bytes, flops);
+    return TRUE;
+}
+
+/* The node's bound by an aspect, if that holds for it and is known. */
+static gboolean apply(Search *search, int64_t number, const Plan *plan, SearchAspect aspect, NodeStage stage)
+{
+    Node *node = &search->nodes[number];
+    ClassBound bound = class_bound(search, aspect, number), fixed = class_bound(search, ASPECT_STATIC, number);
+    if (!bound.is_known || !search_has_aspect(aspect, plan)) {
+        return FALSE;
     }
-    node->stage = alone || search_has_aspect(ASPECT_LAYERS, plan) ? NODE_LAYERS : node->stage;
+    double value = objective_bound(search, plan, bound.ns, fixed.bytes + bound.bytes, bound.flops_per_token);
+    node->bound = MAX(node->bound, value);
+    node->stage = node->bound < (double)INFINITY ? stage : NODE_WITHOUT_ROOM;
     return TRUE;
 }
 
@@ -176,43 +182,31 @@ static void bound_roughly(Search *search, SweepWorker *worker, int64_t number)
     if (plan == NULL) {
         return;
     }
-    node->stage = NODE_ROUGH;
     gboolean has_once = search_has_aspect(ASPECT_ONCE, plan);
-    ClassBound fixed = class_bound(search, ASPECT_STATIC, number), once = class_bound(search, ASPECT_ONCE, number);
-    if (!fixed.is_known || (has_once && !once.is_known)) {
-        if (!look_at(search, worker, number, plan)) {
-            return;
-        }
-        fixed = class_bound(search, ASPECT_STATIC, number);
-        once = class_bound(search, ASPECT_ONCE, number);
+    gboolean is_known = class_bound(search, ASPECT_STATIC, number).is_known && (!has_once || class_bound(search, ASPECT_ONCE, number).is_known);
+    if (!is_known && !look_at(search, worker, number, plan)) {
+        return;
     }
-    if (node->stage == NODE_ROUGH) {
-        node->bound = has_once ? objective_bound(search, plan, once.ns, fixed.bytes, once.flops_per_token)
-                               : objective_bound(search, plan, 0, fixed.bytes, 0);
+    if (!apply(search, number, plan, ASPECT_ONCE, NODE_ROUGH)) {
+        double value = objective_bound(search, plan, 0, class_bound(search, ASPECT_STATIC, number).bytes, 0);
+        *node = (Node){value, value < (double)INFINITY ? NODE_ROUGH : NODE_WITHOUT_ROOM};
     }
-    node->stage = node->bound < (double)INFINITY ? node->stage : NODE_WITHOUT_ROOM;
 }
 
 /* An open node looked at more closely; its bound does not fall. */
 static void bound_closely(Search *search, SweepWorker *worker, int64_t number)
 {
     Node *node = &search->nodes[number];
-    double before = node->bound;
     int64_t leaf = 0;
     g_autoptr(Plan) plan = next_plan(search, worker, number, &leaf);
-    ClassBound operators = class_bound(search, ASPECT_OPERATORS, number);
     g_assert(plan != NULL); /* one was found before */
-    if (!search_has_aspect(ASPECT_LAYERS, plan) && search->space.leaves.n_combinations > 1) {
+    if (!search_has_aspect(ASPECT_LAYERS, plan)) {
         node->stage = NODE_LAYERS; /* each of its plans is bounded for itself */
-    } else if (node->stage == NODE_ROUGH && operators.is_known && search_has_aspect(ASPECT_OPERATORS, plan)) {
-        ClassBound fixed = class_bound(search, ASPECT_STATIC, number);
-        node->bound = objective_bound(search, plan, operators.ns, fixed.bytes + operators.bytes, operators.flops_per_token);
-        node->stage = NODE_OPERATORS;
-    } else if (!look_at(search, worker, number, plan)) {
-        return;
+    } else if (!apply(search, number, plan, ASPECT_LAYERS, NODE_LAYERS) &&
+               (node->stage == NODE_OPERATORS || !apply(search, number, plan, ASPECT_OPERATORS, NODE_OPERATORS)) &&
+               look_at(search, worker, number, plan)) {
+        apply(search, number, plan, ASPECT_LAYERS, NODE_LAYERS);
     }
-    node->bound = MAX(node->bound, before);
-    node->stage = node->bound < (double)INFINITY ? node->stage : NODE_WITHOUT_ROOM;
 }
 
 /* ---- all nodes, roughly ---- */
@@ -271,7 +265,7 @@ static void bound_all(Search *search)
 
 /* ---- open nodes, the best bound first ---- */
 
-/* A plan's own bound, where its node's says little. */
+/* A plan's own bound, where its node's says little: with a cache, the whole plan says what its layers keep. */
 static gboolean is_leaf_beaten(Search *search, SweepWorker *worker, int64_t point)
 {
     g_autoptr(Plan) plan = sweep_point_plan(worker, point);
@@ -296,7 +290,7 @@ static gboolean evaluate_node(Search *search, SweepWorker *worker, int64_t numbe
             return FALSE;
         }
         int64_t point = search_space_point(&search->space, number, leaf);
-        if (search->space.leaves.n_combinations > 1 && is_leaf_beaten(search, worker, point)) {
+        if (is_leaf_beaten(search, worker, point)) {
             continue;
         }
         SweepOutcome outcome;
@@ -415,7 +409,7 @@ void search_result_clear(SearchResult *result)
 static void run_all(Search *search, SearchResult *result)
 {
     search->nodes = g_new0(Node, search->space.nodes.n_combinations);
-    for (int k = 0; k < N_SHARED; k++) {
+    for (int k = 0; k < N_SEARCH_ASPECTS; k++) {
         search->classes[k] = g_new0(ClassBound, search->space.n_classes[k]);
     }
     bound_all(search);
@@ -423,7 +417,7 @@ static void run_all(Search *search, SearchResult *result)
         evaluate_open(search);
     }
     fill_result(search, result);
-    for (int k = 0; k < N_SHARED; k++) {
+    for (int k = 0; k < N_SEARCH_ASPECTS; k++) {
         g_free(search->classes[k]);
     }
     index_heap_clear(&search->open);
