@@ -40,7 +40,8 @@ static gboolean run(const CommandCall *call, GError **error)
     if (plan == NULL) {
         return FALSE;
     }
-    g_autoptr(Result) result = run_plan(plan, NULL, error);
+    RunOptions asked = {.memory_rank = -1, .peak_time = TRUE};
+    g_autoptr(Result) result = run_plan(plan, &asked, error);
     if (result == NULL) {
         return FALSE;
     }

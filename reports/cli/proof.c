@@ -39,8 +39,9 @@ static json_t *proof_values(const PlanProof *proof)
 
 static json_t *proof_memory_json(const PlanProof *proof)
 {
-    return json_pack("{s:I, s:I, s:s}", "instructions_compared", (json_int_t)proof->n_ledger, "peak_bytes",
-                     (json_int_t)proof->peak_bytes, "peak_at", proof->peak_at != NULL ? proof->peak_at : "");
+    return json_pack("{s:I, s:I, s:s, s:f}", "instructions_compared", (json_int_t)proof->n_ledger, "peak_bytes",
+                     (json_int_t)proof->peak_bytes, "peak_at", proof->peak_at != NULL ? proof->peak_at : "",
+                     "peak_time_s", proof->peak_time_s);
 }
 
 static gboolean print_proof_json(const Plan *plan, const ShrinkReport *reduced, const PlanProof *proof, const GError *fault,
@@ -91,14 +92,15 @@ static gboolean print_proof_text(const Plan *plan, const ShrinkReport *reduced, 
         " tensors compared); expert loads equal\n"
         "  memory    bytes by part equal to the ledger's after each of %" G_GINT64_FORMAT
         " instructions of all ranks, every value as\n"
-        "            large as its buffer; peak %" G_GINT64_FORMAT " bytes: %s\n"
+        "            large as its buffer; peak %" G_GINT64_FORMAT " bytes: %s, %.3g s into the step\n"
         "  streams   %" G_GINT64_FORMAT
         " pairs of accesses that exclude one another are in order, by clocks and by sets of actions;\n"
         "            no use after free, no leak, no collective called differently\n"
         "  network   %" G_GINT64_FORMAT " collectives moved the %" G_GINT64_FORMAT " bytes that they are priced with\n",
         plan->name, sizes, proof->n_ranks, proof->n_steps, proof->n_instrs, proof->n_ops, proof->n_chains, losses,
         proof->worst_loss, proof->worst_grad, proof->worst_param, proof->bound, proof->n_params, proof->n_ledger,
-        proof->peak_bytes, proof->peak_at, proof->n_ordered, proof->n_exchanged, proof->exchanged_bytes);
+        proof->peak_bytes, proof->peak_at, proof->peak_time_s, proof->n_ordered, proof->n_exchanged,
+        proof->exchanged_bytes);
 }
 
 gboolean proof_plan(const char *path, gboolean json, GError **error)

@@ -197,8 +197,10 @@ static void append_memory(GString *out, const Plan *plan, const Result *result)
         g_string_append_printf(out, "  largest loss.seq_chunk that fits: %" G_GINT64_FORMAT " tokens\n", result->largest_seq_chunk);
     }
     append_parts_at_peak(out, result);
-    g_autofree char *place = g_strdup_printf("peak on rank %" G_GINT64_FORMAT ", %s", result->peak_rank,
-                                             result->peak_place != NULL ? result->peak_place : "place unknown");
+    g_autofree char *when =
+        isfinite(result->peak_time_s) ? g_strdup_printf(", %.4g s into the step", result->peak_time_s) : g_strdup("");
+    g_autofree char *place = g_strdup_printf("peak on rank %" G_GINT64_FORMAT ", %s%s", result->peak_rank,
+                                             result->peak_place != NULL ? result->peak_place : "place unknown", when);
     g_string_append(out, "  ");
     text_append_wrapped(out, place, 2, WIDTH);
     g_string_append_printf(out, "  allocated between steps %s, after forward %s, peak of the mean rank %s\n", still,

@@ -61,7 +61,8 @@ static Example example_new(json_t *value, int64_t n_kernels_max)
     g_autoptr(GError) error = NULL;
     Example example = {.plan = plan_from_json(value, "plan", NULL, &error)};
     check_no_error(error);
-    example.result = run_plan(example.plan, NULL, &error);
+    const RunOptions asked = {.memory_rank = -1, .peak_time = TRUE};
+    example.result = run_plan(example.plan, &asked, &error);
     check_no_error(error);
     example.record = run_record_new(example.plan, example.result, n_kernels_max, &error);
     check_no_error(error);
@@ -190,6 +191,12 @@ static void check_memory(const Example *example)
     }
     check_int(peak, example->result->peak_memory_bytes);
     const Tracker *tracker = record->fullest_memory;
+    double seconds = (double)(tracker_peak(tracker)->time_ns - record->begin_ns) * 1e-9;
+    check_int(tracker_peak(tracker)->bytes, example->result->peak_memory_bytes);
+    if (n == 1) { /* else the result's times are those of the hottest rank's program */
+        check_close(example->result->peak_time_s, seconds, 1e-9);
+    }
+    assert_true(example->result->peak_time_s >= 0 && example->result->peak_time_s <= 2 * example->result->step_time_s);
     for (size_t p = 0; p < tracker_n_points(tracker); p++) {
         const TrackerPoint *point = tracker_point(tracker, p);
         int64_t sum = 0;

@@ -21,6 +21,7 @@ typedef struct PlanProof {
         exchanged_bytes; /* collectives of all ranks whose bytes were those that they are priced with */
     int64_t n_ordered;                          /* pairs of accesses that exclude one another, in order by clocks and by sets */
     int64_t peak_bytes;                         /* of the fullest rank, equal to the ledger's */
+    double peak_time_s; /* when that is in a step of the reduced program, by the simulation in time */
     char *peak_at;                              /* "backward of layer 2, mlp.down_proj", or NULL */
 } PlanProof;
 

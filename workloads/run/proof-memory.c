@@ -10,6 +10,7 @@
 #include "sim/base/error.h"
 #include "workloads/lower/lower.h"
 #include "workloads/run/ledger.h"
+#include "workloads/run/peak-time.h"
 #include "workloads/run/proof.h"
 
 static void repeat_micro_batches(const Plan *plan, int64_t n_ranks, int64_t *values)
@@ -141,6 +142,30 @@ static gboolean compare_rank(const VirtualRanks *world, const Program *program, 
     return TRUE;
 }
 
+/* The simulation in time comes to the peak of the fullest rank at the same instruction. */
+static gboolean time_peak(const ProofWorld *proof, const VirtualRanks *world, const GPtrArray *programs,
+                          PlanProof *result, GError **error)
+{
+    int64_t fullest = 0, n = proof->plan->model->n_experts > 0 ? proof->plan->ep : 1;
+    for (int64_t r = 1; r < virtual_ranks_n(world); r++) {
+        fullest = virtual_ranks_peak(world, r)->bytes > virtual_ranks_peak(world, fullest)->bytes ? r : fullest;
+    }
+    const VirtualPeak *peak = virtual_ranks_peak(world, fullest);
+    Program *const *classes = (Program *const *)(void *)programs->pdata + fullest / n * n;
+    PeakTime time;
+    if (!peak_time_find(proof->plan, classes, n, fullest % n, classes[fullest % n], &time, error)) {
+        return FALSE;
+    }
+    result->peak_time_s = time.seconds;
+    if (time.bytes == peak->bytes && time.call == peak->call && time.instr == peak->instr) {
+        return TRUE;
+    }
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                "rank %" G_GINT64_FORMAT " has its peak in call %d, instruction %d; the step in time in %d, %d",
+                fullest, peak->call, peak->instr, time.call, time.instr);
+    return FALSE;
+}
+
 /* Runs a step only to see which loads the routers make. */
 static VirtualRanks *probe_loads(const ProofWorld *proof, Program *program, GError **error)
 {
@@ -183,6 +208,9 @@ gboolean proof_memory(const ProofWorld *proof, PlanProof *result, GError **error
         if (!compare_rank(world, g_ptr_array_index(programs, r), r, result, error)) {
             return FALSE;
         }
+    }
+    if (!time_peak(proof, world, programs, result, error)) {
+        return FALSE;
     }
     /* again, for what a step leaves undone shows in the next one */
     if (!virtual_ranks_step(world, proof->tokens, proof->labels, &loss, error)) {

@@ -152,6 +152,9 @@ static void tell_memory(const Teller *to, const char *key, const Result *result)
         }
         integer(to, "cached_bytes", MAX(0, result->reserved_memory_bytes - result->peak_memory_bytes));
         text(to, "peak_place", result->peak_place);
+        if (isfinite(result->peak_time_s)) {
+            number(to, "peak_time_s", result->peak_time_s);
+        }
         tell_tiers(to, "tiers", result->tiers);
         end(to);
     }

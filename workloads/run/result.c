@@ -69,7 +69,7 @@ const char *result_network_name(guint32 meets)
 Result *result_new(void)
 {
     Result *result = g_new0(Result, 1);
-    result->mfu = result->hfu = (double)NAN;
+    result->mfu = result->hfu = result->peak_time_s = (double)NAN;
     result->tiers = result_tiers_new();
     result->operators = g_ptr_array_new_with_free_func(operator_free);
     result->collectives = g_ptr_array_new_with_free_func(collective_free);

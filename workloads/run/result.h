@@ -70,6 +70,7 @@ typedef struct Result {
     int64_t peak_memory_bytes, reserved_memory_bytes, static_memory_bytes, after_forward_memory_bytes;
     int64_t peak_rank;
     char *peak_place; /* "backward of layer 7, mlp.down_proj" */
+    double peak_time_s; /* of the step, when the host issues what makes the peak; NAN = not asked */
     gboolean fits;
     int64_t capacity_bytes, non_framework_bytes;
     int64_t seq_chunk;         /* tokens of a chunk of the loss, found if the plan leaves it open; 0 = not chunked */

@@ -5,9 +5,10 @@
 
 #include "sim/base/error.h"
 #include "workloads/lower/lower.h"
-#include "workloads/lower/whole.h"
 #include "workloads/lower/tier-cache.h"
+#include "workloads/lower/whole.h"
 #include "workloads/run/groups.h"
+#include "workloads/run/peak-time.h"
 #include "workloads/run/run-cache.h"
 #include "workloads/run/run-moe.h"
 #include "workloads/run/step.h"
@@ -47,6 +48,18 @@ static void fill_memory(const Run *run, Result *result)
     result->context_bytes = device->non_framework_bytes;
     result->communicators_bytes = result->non_framework_bytes - device->non_framework_bytes;
     result->fits = ledger->peak_bytes + result->non_framework_bytes <= device->usable_bytes;
+}
+
+static gboolean fill_peak_time(const Run *run, Result *result, GError **error)
+{
+    PeakTime time;
+    GPtrArray *programs = run->groups.programs;
+    if (!peak_time_find(run->plan, (Program *const *)(void *)programs->pdata, programs->len, 0, run->memory.program,
+                        &time, error)) {
+        return FALSE;
+    }
+    result->peak_time_s = time.seconds;
+    return TRUE;
 }
 
 static int by_seconds(gconstpointer a, gconstpointer b)
@@ -233,6 +246,9 @@ Result *run_settled(RunCache *cache, const Plan *plan, const RunOptions *options
     if (run_groups_memory(&run.groups, options != NULL ? options->memory_rank : -1, &run.memory, error) &&
         step_run_memo(cache->steps, plan, (Program *const *)(void *)programs->pdata, programs->len, &run.times, error)) {
         result = fill_result(&run);
+    }
+    if (result != NULL && options != NULL && options->peak_time && !fill_peak_time(&run, result, error)) {
+        g_clear_pointer(&result, result_free);
     }
     group_memory_clear(&run.memory);
     run_groups_clear(&run.groups);

@@ -10,6 +10,7 @@
 /* Options of a run beyond the plan. */
 typedef struct RunOptions {
     int64_t memory_rank; /* rank whose memory is reported; -1 = the worst */
+    gboolean peak_time;  /* also say when in the step its peak is, which takes another simulated step */
 } RunOptions;
 
 /*
