@@ -12,19 +12,22 @@
 typedef struct FoldCase {
     const char *name;
     const char *fields; /* "path=value" words; 12 micro-batches */
+    gboolean crowded;   /* links slow collectives down */
 } FoldCase;
 
 static const FoldCase cases[] = {
-    {"dense", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96"},
-    {"dense, explicit", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 parallel.fsdp.prefetch=explicit"},
-    {"dense, no reshard", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 parallel.fsdp.reshard_after_forward=false"},
-    {"dense, host-bound", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 workload.seq_len=64 kernels=eager"},
-    {"replicas", "model=llama-3.1-8b cluster.nodes=2 workload.global_batch=192 parallel.dp_replicate=2"},
-    {"experts", "model=olmoe-1b-7b cluster.nodes=1 workload.global_batch=96 parallel.ep=8 memory.recompute=full"},
+    {"dense", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96", TRUE},
+    {"dense, explicit", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 parallel.fsdp.prefetch=explicit", TRUE},
+    {"dense, no reshard", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 parallel.fsdp.reshard_after_forward=false", FALSE},
+    {"dense, host-bound", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 workload.seq_len=64 kernels=eager", TRUE},
+    {"replicas", "model=llama-3.1-8b cluster.nodes=2 workload.global_batch=192 parallel.dp_replicate=2", TRUE},
+    {"experts", "model=olmoe-1b-7b cluster.nodes=1 workload.global_batch=96 parallel.ep=8 memory.recompute=full", TRUE},
     {"experts, skewed",
-     "model=olmoe-1b-7b cluster.nodes=1 workload.global_batch=96 parallel.ep=4 workload.routing.kind=zipf workload.routing.exponent=1.0"},
-    {"loss in chunks", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 loss.seq_chunk=1000"},
-    {"attention residuals", "model=kimi-k3-mini cluster.nodes=1 workload.global_batch=96 parallel.ep=2"},
+     "model=olmoe-1b-7b cluster.nodes=1 workload.global_batch=96 parallel.ep=4 workload.routing.kind=zipf workload.routing.exponent=1.0", TRUE},
+    {"experts over nodes",
+     "model=qwen3-30b-a3b cluster.nodes=4 workload.global_batch=384 parallel.ep=16 memory.recompute=full workload.routing.kind=zipf", TRUE},
+    {"loss in chunks", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 loss.seq_chunk=1000", TRUE},
+    {"attention residuals", "model=kimi-k3-mini cluster.nodes=1 workload.global_batch=96 parallel.ep=2", FALSE},
 };
 
 static Plan *make_plan(const char *fields)
@@ -127,6 +130,7 @@ static void test_fold(void **state)
     check_int(folded.exposed_comm_ns, unfolded.exposed_comm_ns);
     check_int(folded.exposed_host_ns, unfolded.exposed_host_ns);
     check_int(folded.crowded_ns, unfolded.crowded_ns);
+    assert_true((folded.crowded_ns > 0) == fold->crowded);
     for (int p = 0; p < N_PHASES; p++) {
         check_int(folded.phase_ns[p], unfolded.phase_ns[p]);
     }
