@@ -114,12 +114,18 @@ CollTime coll_gather_time(const Cluster *cluster, LawKind law, const CollGroup *
     return time;
 }
 
+/* What a port carries at most of collectives, several or one exchange: bytes per second. */
+static double port_rate(const Cluster *cluster)
+{
+    double shared = cluster->device->scale_up_shared_frac;
+    return cluster->scale_up_bytes_per_s * (shared > 0.0 ? shared : 1.0);
+}
+
 LinkLoad coll_load(const Cluster *cluster, double seconds, const double *bytes)
 {
-    double shared = cluster->device->scale_up_shared_frac > 0.0 ? cluster->device->scale_up_shared_frac : 1.0;
     double parts[N_NET_LEVELS];
     for (int level = 0; level < N_NET_LEVELS; level++) {
-        double rate = level == NET_SCALE_UP ? cluster->scale_up_bytes_per_s * shared : cluster->scale_out_bytes_per_s * nic_fraction;
+        double rate = level == NET_SCALE_UP ? port_rate(cluster) : cluster->scale_out_bytes_per_s * nic_fraction;
         parts[level] = bytes[level] > 0.0 && seconds > 0.0 ? bytes[level] / (rate * seconds) : 0.0;
     }
     return link_load_of(parts);
@@ -160,6 +166,8 @@ CollTime coll_exchange_time(const Cluster *cluster, const CollGroup *group, cons
     double one_way = one_way_bytes > domain_bytes ? coll_domain_seconds(cluster, LAW_send_recv, 1, one_way_bytes) : 0.0;
     double self = 2.0 * (double)exchange->self_bytes / device->hbm_bytes_per_s;
     CollTime time = {fmax(fmax(inside, one_way), self), {[NET_SCALE_UP] = fmax(domain_bytes, one_way_bytes)}};
+    /* beyond 1 GiB, where the law was not fitted, it goes on towards the whole link both ways: measured exchanges do not */
+    time.seconds = fmax(time.seconds, domain_bytes / port_rate(cluster));
     if (coll_n_domains(group) > 1) {
         int64_t busiest = MAX(exchange->outside_bytes, MAX(exchange->leaf_bytes, exchange->pod_bytes));
         double fixed = law_link_fixed_seconds(&device->laws->fits[LAW_all_to_all]);

@@ -24,12 +24,12 @@ static const struct Family {
     {"H200, NVLink", "H200-SXM", "", "h200-sxm", 0.05},
     {"B200, NVLink", "B200-SXM", "", "b200", 0.06},
     {"MI300X, xGMI", "MI300X", "", "mi300x", 0.12},
-    {"MI355X, xGMI", "MI355X", "", "mi355x", 0.15},
+    {"MI355X, xGMI", "MI355X", "", "mi355x", 0.1},
     {"H100 class, two nodes", "H100/H200 class (p5)", "", "h100-sxm", 0.2},
     {"GH200, Slingshot", "GH200", "reduce_scatter", "gh200", 0.1},
     {"H100 class, NVLink and NICs (SimAI)", "H20/H100", "efficiency ratio of busbw: all_reduce/all_gather", "h100-sxm", 0.13},
     {"H100 class, NICs alone (SimAI)", "H20/H100", "efficiency ratio of busbw: NIC-only", "h100-sxm", 0.25},
-    {"H100 class, all-to-all (SimAI)", "H20/H100", "efficiency ratio of busbw: all_to_all", "h100-sxm", 0.13},
+    {"H100 class, all-to-all (SimAI)", "H20/H100", "efficiency ratio of busbw: all_to_all", "h100-sxm", 0.12},
 };
 
 typedef struct Row {
