@@ -124,6 +124,7 @@ static void tell_tiers(const Teller *to, const char *key, const ResultTiers *tie
         integer(to, "moved_in_bytes", tiers->moved_in_bytes);
         number(to, "stall_s", tiers->stall_s);
         integer(to, "host_peak_bytes", tiers->host_peak_bytes);
+        integer(to, "host_mean_bytes", tiers->host_mean_bytes);
         integer(to, "host_capacity_bytes", tiers->host_capacity_bytes);
         integer(to, "hbm_budget_bytes", tiers->hbm_budget_bytes);
         integer(to, "ddr_budget_bytes", tiers->ddr_budget_bytes);

@@ -51,6 +51,7 @@ typedef struct ResultTiers {
     int64_t moved_out_bytes, moved_in_bytes; /* of a step, on the rank observed */
     double stall_s;                          /* copies running while the device does not compute */
     int64_t host_peak_bytes, host_capacity_bytes; /* pinned host memory per GPU; capacity 0 = unknown */
+    int64_t host_mean_bytes;                 /* what counts against it: of the mean rank, where a super-node's DDR is one pool */
     int64_t hbm_budget_bytes;                /* of memory.cache: in HBM, found if the plan leaves it open */
     int64_t ddr_budget_bytes;                /* and in DDR, what the choice found worth using */
     GPtrArray *kept;                         /* ResultKept */

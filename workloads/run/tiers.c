@@ -2,6 +2,7 @@
 
 #include "hw/host-link.h"
 #include "workloads/lower/cache-fill.h"
+#include "workloads/lower/lower.h"
 
 static ResultKept *kept_of(GPtrArray *kept, const char *name, const CacheItem *item)
 {
@@ -94,11 +95,25 @@ static void warn_selective(const Plan *plan, const ModelGraph *graphs, const Rou
     }
 }
 
+/*
+ * What counts of pinned host memory. Where all of a super-node's DDR serves every GPU of it, that is the mean over ranks: bytes go
+ * with rows, so it is what a rank with even loads has.
+ */
+static int64_t counted_host_bytes(const Plan *plan, const ModelGraph *graphs, const Routing *routing, const HostLink *link, int64_t worst)
+{
+    Ledger even;
+    if (!link->pooled || routing == NULL || worst == 0) {
+        return worst;
+    }
+    g_autoptr(Program) program = lower_plan(plan, graphs, NULL, 0);
+    return ledger_run(program, 0, &even, NULL) ? even.host_peak_bytes : worst;
+}
+
 void tiers_fill(const Plan *plan, const ModelGraph *graphs, const Routing *routing, const Ledger *ledger, const StepTimes *times,
                 Result *result)
 {
     HostLink link = host_link_of(plan->cluster);
-    int64_t host = ledger->host_peak_bytes;
+    int64_t host = ledger->host_peak_bytes, counted = counted_host_bytes(plan, graphs, routing, &link, host);
     warn_selective(plan, graphs, routing, result);
     if (!plan->has_cache && host == 0) {
         return;
@@ -108,6 +123,7 @@ void tiers_fill(const Plan *plan, const ModelGraph *graphs, const Routing *routi
     tiers->moved_in_bytes = times->moved_bytes[LABEL_SWAP_IN];
     tiers->stall_s = (double)times->exposed_copy_ns * 1e-9;
     tiers->host_peak_bytes = host;
+    tiers->host_mean_bytes = counted;
     tiers->host_capacity_bytes = link.bytes;
     if (plan->has_cache) {
         g_autoptr(RetentionPlan) retention = retention_plan_new(plan, graphs);
@@ -115,8 +131,8 @@ void tiers_fill(const Plan *plan, const ModelGraph *graphs, const Routing *routi
         fill_counts(&retention->counts, tiers);
         fill_kept(plan, graphs, retention, tiers->kept);
     }
-    if (link.bytes > 0 && host > link.bytes) {
-        g_autofree char *needed = quantity_format_bytes(host), *there = quantity_format_bytes(link.bytes);
+    if (link.bytes > 0 && counted > link.bytes) {
+        g_autofree char *needed = quantity_format_bytes(counted), *there = quantity_format_bytes(link.bytes);
         result->fits = FALSE;
         g_ptr_array_add(result->advice, g_strdup_printf("%s of pinned host memory per GPU is more than its %s; lower memory.cache.ddr_bytes "
                                                         "or memory.offload_fraction, or leave optimizer.offload out",
