@@ -40,6 +40,7 @@ typedef struct BlockOptions {
     MoeDrop drop;
     gboolean token_dispatch, dispatch_to_all; /* with ep_size > 1: tokens travel once to each rank, or all to all ranks */
     gboolean early_shared; /* shared experts stand behind the dispatch, so that they run while rows travel */
+    int64_t overlap_chunks; /* with ep_size > 1: chunks of tokens that travel and are computed in turn; 0 counts as 1 */
     /*
      * Losses beside the main one, each an output of its layer's graph behind the first: Switch balancing loss and
      * z-loss of a router, KL loss of an indexer: coefficients. 0 = none; an indexer without its loss is frozen.

@@ -65,10 +65,40 @@ size_t graph_size_bytes(const Graph *graph)
            graph->attrs->len * (ATTR_BYTES + 2 * sizeof(void *));
 }
 
+RowSpace row_space_of_chunk(RowSpace space, int chunk)
+{
+    static const int places[ROWS_OF_CHUNKS] = {[ROWS_TOKENS] = 1, [ROWS_SLOTS] = 2, [ROWS_RECEIVED] = 3, [ROWS_ARRIVED] = 4};
+    g_assert(chunk >= 0 && chunk <= TOKEN_CHUNKS_MAX);
+    if (chunk == 0 || space >= ROWS_OF_CHUNKS || places[space] == 0) {
+        return space;
+    }
+    return (RowSpace)(ROWS_OF_CHUNKS + N_CHUNK_SPACES * (chunk - 1) + places[space] - 1);
+}
+
+RowSpace row_space_kind(RowSpace space)
+{
+    static const RowSpace kinds[N_CHUNK_SPACES] = {ROWS_TOKENS, ROWS_SLOTS, ROWS_RECEIVED, ROWS_ARRIVED};
+    return space < ROWS_OF_CHUNKS ? space : kinds[(space - ROWS_OF_CHUNKS) % N_CHUNK_SPACES];
+}
+
+int64_t token_chunk_start(int64_t tokens, int64_t n, int64_t c)
+{
+    int64_t each = tokens / n, more = tokens % n;
+    return c * each + MIN(c, more);
+}
+
+void row_counts_cut(RowCounts *rows, int64_t n)
+{
+    int64_t tokens = rows->rows[ROWS_TOKENS];
+    for (int64_t c = 0; c < n; c++) {
+        rows->rows[row_space_of_chunk(ROWS_TOKENS, (int)c + 1)] = token_chunk_start(tokens, n, c + 1) - token_chunk_start(tokens, n, c);
+    }
+}
+
 int graph_add_tensor(Graph *graph, const char *name, RowSpace rows, int64_t width, Dtype dtype)
 {
     GraphTensor tensor = {
-        .rows = rows, .width = width, .dtype = dtype, .tag = MEM_ACTIVATIONS, .producer = -1};
+        .rows = row_space_of_chunk(rows, graph->chunk), .width = width, .dtype = dtype, .tag = MEM_ACTIVATIONS, .producer = -1};
     g_assert(width > 0);
     g_strlcpy(tensor.name, name, sizeof tensor.name);
     g_array_append_val(graph->tensors, tensor);
@@ -83,8 +113,23 @@ int graph_add_input(Graph *graph, const char *name, RowSpace rows, int64_t width
     return idx;
 }
 
+static int find_param(const Graph *graph, const char *name)
+{
+    for (guint i = 0; i < graph->params->len; i++) {
+        if (strcmp(graph_param(graph, (int)i)->name, name) == 0) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
 int graph_add_param(Graph *graph, const char *name, ParamRole role, int64_t d0, int64_t d1, int64_t d2)
 {
+    if (graph->chunk > 1) {
+        int shared = find_param(graph, name);
+        g_assert(shared >= 0);
+        return shared;
+    }
     GraphParam param = {.dims = {d0, d1, d2}, .split = PARAM_DENSE, .role = role, .op = -1, .heads = 1};
     g_assert(d0 > 0 && (d1 > 0 || d2 == 0));
     param.n_dims = d2 > 0 ? 3 : d1 > 0 ? 2 : 1;
@@ -96,12 +141,11 @@ int graph_add_param(Graph *graph, const char *name, ParamRole role, int64_t d0, 
 
 void graph_set_heads(Graph *graph, const char *name, int64_t heads)
 {
-    for (guint i = 0; i < graph->params->len; i++) {
-        GraphParam *param = graph_param(graph, (int)i);
-        if (strcmp(param->name, name) == 0) {
-            g_assert(param->n_dims == 2 && param->dims[0] % heads == 0);
-            param->heads = heads;
-        }
+    int found = find_param(graph, name);
+    if (found >= 0) {
+        GraphParam *param = graph_param(graph, found);
+        g_assert(param->n_dims == 2 && param->dims[0] % heads == 0);
+        param->heads = heads;
     }
 }
 

@@ -16,7 +16,7 @@
 
 #include "sim/base/dtype.h"
 
-enum { GRAPH_NAME_MAX = 64, OP_INPUTS_MAX = 16, OP_OUTPUTS_MAX = 6, OP_PARAMS_MAX = 6 };
+enum { GRAPH_NAME_MAX = 64, OP_INPUTS_MAX = 16, OP_OUTPUTS_MAX = 16, OP_PARAMS_MAX = 6, TOKEN_CHUNKS_MAX = 8 };
 
 /* What the rows of a tensor count. */
 typedef enum RowSpace {
@@ -31,19 +31,35 @@ typedef enum RowSpace {
     ROWS_PATCHES,   /* vision: image patches */
     ROWS_IMAGE_TOKENS, /* vision: merged patches */
     ROWS_ARRIVED,      /* tokens that a token dispatch brings to this rank */
-    N_ROW_SPACES
+    ROWS_OF_CHUNKS,    /* from here on: those of each chunk of tokens, see row_space_of_chunk() */
+    N_CHUNK_SPACES = 4, /* tokens, slots, received, arrived */
+    N_ROW_SPACES = ROWS_OF_CHUNKS + N_CHUNK_SPACES * TOKEN_CHUNKS_MAX
 } RowSpace;
+
+/*
+ * A space as operators of a chunk see it (chunks from 1; 0 = no chunk): tokens, slots and what is received are the chunk's, all
+ * others are one for all. And back: which of the whole's spaces that is.
+ */
+RowSpace row_space_of_chunk(RowSpace space, int chunk);
+RowSpace row_space_kind(RowSpace space);
+
+/* Chunk c (from 0) of n consecutive ones of so many tokens: its first token, c = n: one behind the last. Sizes differ by one at most. */
+int64_t token_chunk_start(int64_t tokens, int64_t n, int64_t c);
 
 /* Rows of every space, and what else sizes a pass. */
 typedef struct RowCounts {
     int64_t rows[N_ROW_SPACES];
     int64_t seq_len;                  /* tokens per sequence: rows[TOKENS] = sequences x seq_len */
     const int64_t *local_expert_rows; /* rows[RECEIVED] split over the local experts, or NULL = even */
+    const int64_t *chunk_expert_rows; /* the same of each chunk, one behind the other, or NULL = even */
     int64_t capacity;                 /* slots of an expert on this rank where the router's attributes do not say; 0 = they do */
     const struct Placement *placement; /* values only: slots of the experts (models/placement.h), or NULL = one each */
     int64_t source;                   /* values only: place in the expert-parallel group */
     const int64_t *doc_starts;        /* values only: rows[SEQUENCES] + 1 offsets, or NULL = equal lengths */
 } RowCounts;
+
+/* Sets the tokens of each of n chunks from those of all. */
+void row_counts_cut(RowCounts *rows, int64_t n);
 
 /* What the memory of a tensor is called in reports. */
 typedef enum MemTag {
@@ -111,6 +127,8 @@ typedef struct Graph {
     Dtype compute; /* type of activations and of gathered weights */
     int64_t ep_size;
     gboolean freeze_base; /* LoRA: parameters added from now on are frozen, adapters excepted */
+    int chunk;    /* tensors and operators added from now on are those of that chunk of tokens (from 1), 0 = of no chunk */
+    int n_chunks; /* chunks that have operators */
 } Graph;
 
 /* An empty graph; free with graph_free (NULL is fine). */
@@ -138,7 +156,8 @@ int graph_add_tensor(Graph *graph, const char *name, RowSpace rows, int64_t widt
 
 /*
  * Adds a parameter of up to 3 dimensions (0 = absent); returns its index. Dense and trainable (frozen under
- * freeze_base); the caller changes fields through graph_param().
+ * freeze_base); the caller changes fields through graph_param(). Chunks of tokens share theirs: from the second chunk on the
+ * parameter of that name is returned.
  */
 int graph_add_param(Graph *graph, const char *name, ParamRole role, int64_t d0, int64_t d1, int64_t d2);
 

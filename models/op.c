@@ -33,13 +33,18 @@ gboolean op_kind_from_id(const char *id, OpKind *ret_kind)
 
 Op *op_add(Graph *graph, OpKind kind, const char *name, const void *attr, size_t attr_size)
 {
-    Op op = {.kind = kind, .eager = graph->eager_default};
-    g_strlcpy(op.name, name, sizeof op.name);
+    Op op = {.kind = kind, .eager = graph->eager_default, .chunk = graph->chunk};
+    if (graph->chunk > 0) {
+        g_snprintf(op.name, sizeof op.name, "%s.chunk%d", name, graph->chunk - 1);
+    } else {
+        g_strlcpy(op.name, name, sizeof op.name);
+    }
     if (attr_size > 0) {
         void *copy = g_memdup2(attr, attr_size);
         g_ptr_array_add(graph->attrs, copy);
         op.attr = copy;
     }
+    graph->n_chunks = MAX(graph->n_chunks, graph->chunk);
     g_array_append_val(graph->ops, op);
     return graph_op(graph, graph_n_ops(graph) - 1);
 }
@@ -83,7 +88,16 @@ const GraphParam *op_weight(const OpView *view, int i)
 
 int64_t op_rows(const OpView *view, RowSpace space)
 {
-    return view->rows->rows[space];
+    return view->rows->rows[row_space_of_chunk(space, view->op->chunk)];
+}
+
+const int64_t *op_expert_rows(const OpView *view)
+{
+    const RowCounts *rows = view->rows;
+    if (view->op->chunk == 0) {
+        return rows->local_expert_rows;
+    }
+    return rows->chunk_expert_rows != NULL ? rows->chunk_expert_rows + (view->op->chunk - 1) * rows->rows[ROWS_LOCAL_EXPERTS] : NULL;
 }
 
 int64_t op_in_bytes(const OpView *view, int i)

@@ -54,6 +54,7 @@ struct Op {
     guint32 detached;     /* inputs through which no gradient flows here, beside those of the class */
     gboolean fp8;         /* a product whose operands are FP8 codes (models/fp8.h) */
     gboolean eager;       /* priced as the chain of framework operators, not as one kernel */
+    int chunk;            /* of tokens, from 1; 0 = none: its row spaces are the chunk's (graph.h) */
     const void *attr;     /* the class's own attributes (declared in models/ops/<op>.h), owned by the graph */
 };
 
@@ -178,11 +179,14 @@ void op_input(Op *op, int tensor);
 void op_output(Graph *graph, Op *op, int tensor);
 void op_param(Graph *graph, Op *op, int param);
 
-/* Views: the i-th input, output or parameter, its rows and elements. */
+/* Views: the i-th input, output or parameter, its rows and elements. Spaces are those of the operator's chunk. */
 const GraphTensor *op_in(const OpView *view, int i);
 const GraphTensor *op_out(const OpView *view, int i);
 const GraphParam *op_weight(const OpView *view, int i);
 int64_t op_rows(const OpView *view, RowSpace space);
+
+/* Rows of the local experts, or NULL = even. */
+const int64_t *op_expert_rows(const OpView *view);
 int64_t op_in_bytes(const OpView *view, int i);
 int64_t op_out_bytes(const OpView *view, int i);
 
@@ -202,6 +206,12 @@ int64_t op_counted_slots(const OpView *view, const Tensor *counts);
 
 /* Whether backward runs at all: any gradient is needed. */
 gboolean op_has_backward(const OpView *view);
+
+/* The part of its tokens that an operator works on, from 0: its chunk, or all of them. */
+static inline int op_part(const Op *op)
+{
+    return op->chunk > 0 ? op->chunk - 1 : 0;
+}
 
 /* Appends kernels to a cost. Returned pointers allow details (group_rows, n_launches) to be set. */
 Work *op_cost_stream(OpCost *cost, WorkLaw law, double flops, int64_t read_bytes, int64_t write_bytes);

@@ -51,6 +51,7 @@ static const DrawField fields[] = {
     {"moe.aux_loss_scope", "|micro_batch|sequence|global_batch|global_batch"},
     {"moe.z_loss_coeff", "|||0.001|0.1"},
     {"moe.shared_overlap", "||true|true"},
+    {"moe.overlap_chunks", "|||2|3|5"},
     {"memory.recompute", "none|full|selective|selective"},
     {"memory.keep", "|attention|matmul|grouped_matmul|all_to_all|attention all_to_all|matmul grouped_matmul"},
     {"memory.cache.hbm_bytes", "||||0|700|3000|12000|100000"},

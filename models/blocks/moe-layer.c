@@ -1,6 +1,13 @@
 /*
  * Mixture of experts: router, permutation, exchange between expert-parallel ranks, grouped GEMMs and the way back;
  * experts may read a latent of the hidden state; shared experts run after the routed ones and are added.
+ *
+ * Overlapped chunks. The tokens behind the router are cut into chunks of consecutive tokens (Tutel's and FasterMoE's pipelining;
+ * by tokens and not by experts, so that every exchange keeps all ranks and links busy, and every expert's weights are read once a
+ * chunk). A chunk has its own permutation, exchanges and grouped GEMMs, whose rows are its own: small ones are less efficient. The
+ * order of the operators is that of a pipeline one chunk deep: the rows of chunk i + 1 leave before the experts of chunk i run,
+ * its results come back while those of chunk i + 1 do (workloads/lower/walk.h); backward is the same in reverse, and the
+ * gradients of the experts' weights add up over the chunks.
  */
 #include "models/block.h"
 
@@ -12,12 +19,15 @@
 #include "models/ops/linear.h"
 #include "models/ops/permute.h"
 #include "models/ops/residual-add.h"
+#include "models/ops/route-chunks.h"
 #include "models/ops/router-counts.h"
 #include "models/ops/router-loss.h"
 #include "models/ops/router.h"
 #include "models/ops/sigmoid-gate.h"
 #include "models/ops/token-combine.h"
 #include "models/ops/token-dispatch.h"
+#include "models/ops/token-join.h"
+#include "models/ops/token-split.h"
 #include "models/ops/unpermute.h"
 
 /* Experts and their copies, each with a place of its own. */
@@ -32,10 +42,10 @@ static int expert_lora_a(Graph *graph, const Model *model, const BlockOptions *o
     if (!options->lora_shared_a) {
         return grouped_gemm_add_adapter(graph, name, x, options->lora_rank, expert_slots(model, options), 1.0);
     }
-    guint first = graph->params->len;
     int u = linear_add(graph, name, x, options->lora_rank, FALSE);
-    graph_param(graph, (int)first)->trainable = TRUE;
-    graph_param(graph, (int)first)->is_adapter = TRUE;
+    GraphParam *a = graph_param(graph, graph_op(graph, graph_n_ops(graph) - 1)->params[0]);
+    a->trainable = TRUE;
+    a->is_adapter = TRUE;
     return u;
 }
 
@@ -134,41 +144,134 @@ typedef struct MoeTensors {
     RouterTensors router;
 } MoeTensors;
 
+/* A part of the tokens: all of them, or a chunk. What the next steps make of it, in turn. */
+typedef struct MoePart {
+    int z, weights, order, counts; /* of the part's tokens */
+    int slots;                     /* rows to send, where a row is sent for every choice */
+    int rows, arrival;             /* what came; arrival: its order, for the way back */
+    int sums, sent_order;          /* tokens sent as they are: their weights, slots at this side */
+    int y;                         /* results of the experts; then of the part's tokens */
+} MoePart;
+
+static gboolean sends_tokens(const Graph *graph, const BlockOptions *options)
+{
+    return options->token_dispatch && graph->ep_size > 1;
+}
+
+/* Slots of the part's choices; tokens that travel as they are need none here. */
+static void part_permute(Graph *graph, const BlockOptions *options, MoePart *part)
+{
+    if (sends_tokens(graph, options)) {
+        return;
+    }
+    part->slots = options->pad_experts ? permute_add_padded(graph, "block_sparse_moe.permute", part->z, part->order, part->counts)
+                                       : permute_add(graph, "block_sparse_moe.permute", part->z, part->order);
+}
+
+/* Tokens that travel as they are: slots are made, and weighted sums too, at the ranks of the experts. */
+static void part_dispatch_tokens(Graph *graph, const Model *model, const BlockOptions *options, MoePart *part)
+{
+    TokenDispatchAttr attr = {
+        .experts = expert_slots(model, options), .ep_size = graph->ep_size, .to_all = options->dispatch_to_all};
+    TokenDispatchTensors sent =
+        token_dispatch_add(graph, "block_sparse_moe.dispatch", part->z, part->order, part->counts, &attr);
+    attr.follows = TRUE;
+    part->sums = token_dispatch_add(graph, "block_sparse_moe.dispatch_weights", part->weights, part->order, part->counts, &attr).rows;
+    part->sent_order = sent.order;
+    part->rows = permute_add(graph, "block_sparse_moe.permute", sent.rows, sent.order);
+}
+
+static void part_dispatch(Graph *graph, const Model *model, const BlockOptions *options, MoePart *part)
+{
+    int64_t n = expert_slots(model, options);
+    if (sends_tokens(graph, options)) {
+        part_dispatch_tokens(graph, model, options, part);
+        return;
+    }
+    DispatchTensors sent =
+        options->pad_experts ? dispatch_add_padded(graph, "block_sparse_moe.dispatch", part->slots, part->counts, n)
+                             : dispatch_add(graph, "block_sparse_moe.dispatch", part->slots, part->counts, n);
+    part->rows = sent.rows;
+    part->arrival = sent.arrival;
+}
+
+static void part_combine(Graph *graph, const BlockOptions *options, MoePart *part)
+{
+    if (sends_tokens(graph, options)) {
+        part->y = unpermute_add(graph, "block_sparse_moe.unpermute", part->y, part->sums, part->sent_order);
+        part->y = token_combine_add(graph, "block_sparse_moe.combine", part->y, options->dispatch_to_all);
+    } else {
+        part->y = combine_add(graph, "block_sparse_moe.combine", part->y, part->arrival);
+    }
+}
+
+/* Results of the slots, summed at the tokens' own rank. */
+static void part_unpermute(Graph *graph, const BlockOptions *options, MoePart *part)
+{
+    if (sends_tokens(graph, options)) {
+        return;
+    }
+    part->y = options->pad_experts ? unpermute_add_padded(graph, "block_sparse_moe.unpermute", part->y, part->weights, part->order, part->counts)
+                                   : unpermute_add(graph, "block_sparse_moe.unpermute", part->y, part->weights, part->order);
+}
+
 /* From tokens to the experts and back. */
 static int moe_routed(Graph *graph, const Model *model, const BlockOptions *options, MoeTensors *t)
 {
-    const RouterTensors *router = &t->router;
-    int64_t n = expert_slots(model, options);
-    int slots = options->pad_experts
-                    ? permute_add_padded(graph, "block_sparse_moe.permute", t->z, router->order, router->counts)
-                    : permute_add(graph, "block_sparse_moe.permute", t->z, router->order);
+    MoePart all = {.z = t->z, .weights = t->router.weights, .order = t->router.order, .counts = t->router.counts};
+    part_permute(graph, options, &all);
     moe_early_shared(graph, model, options, t->x, &t->shared);
-    DispatchTensors sent =
-        options->pad_experts ? dispatch_add_padded(graph, "block_sparse_moe.dispatch", slots, router->counts, n)
-                             : dispatch_add(graph, "block_sparse_moe.dispatch", slots, router->counts, n);
-    int y = moe_experts(graph, model, options, sent.rows);
-    y = combine_add(graph, "block_sparse_moe.combine", y, sent.arrival);
-    return options->pad_experts
-               ? unpermute_add_padded(graph, "block_sparse_moe.unpermute", y, router->weights, router->order, router->counts)
-               : unpermute_add(graph, "block_sparse_moe.unpermute", y, router->weights, router->order);
+    part_dispatch(graph, model, options, &all);
+    all.y = moe_experts(graph, model, options, all.rows);
+    part_combine(graph, options, &all);
+    part_unpermute(graph, options, &all);
+    return all.y;
 }
 
-/* The same with tokens that travel as they are: slots are made, and weighted sums too, at the ranks of the experts. */
-static int moe_routed_tokens(Graph *graph, const Model *model, const BlockOptions *options, MoeTensors *t)
+static void cut_parts(Graph *graph, const MoeTensors *t, int n, MoePart *ret_parts)
 {
-    const RouterTensors *router = &t->router;
-    TokenDispatchAttr attr = {
-        .experts = expert_slots(model, options), .ep_size = graph->ep_size, .to_all = options->dispatch_to_all};
+    int order[TOKEN_CHUNKS_MAX], counts[TOKEN_CHUNKS_MAX], z[TOKEN_CHUNKS_MAX], weights[TOKEN_CHUNKS_MAX];
+    route_chunks_add(graph, "block_sparse_moe.chunks", t->router.order, t->router.counts, n, order, counts);
+    token_split_add(graph, "block_sparse_moe.chunk_weights", t->router.weights, n, weights);
+    token_split_add(graph, "block_sparse_moe.chunk_tokens", t->z, n, z);
+    for (int c = 0; c < n; c++) {
+        ret_parts[c] = (MoePart){.z = z[c], .weights = weights[c], .order = order[c], .counts = counts[c]};
+    }
+}
+
+/* The same chunk by chunk: chunk i + 1 leaves before the experts of chunk i, and its results come back during those of i + 1. */
+static int moe_routed_chunks(Graph *graph, const Model *model, const BlockOptions *options, MoeTensors *t)
+{
+    int n = (int)options->overlap_chunks, y[TOKEN_CHUNKS_MAX];
+    MoePart parts[TOKEN_CHUNKS_MAX];
+    cut_parts(graph, t, n, parts);
+    for (int c = 0; c < MIN(n, 2); c++) {
+        graph->chunk = c + 1;
+        part_permute(graph, options, &parts[c]);
+    }
+    graph->chunk = 0;
     moe_early_shared(graph, model, options, t->x, &t->shared);
-    TokenDispatchTensors sent =
-        token_dispatch_add(graph, "block_sparse_moe.dispatch", t->z, router->order, router->counts, &attr);
-    attr.follows = TRUE;
-    TokenDispatchTensors weights = token_dispatch_add(graph, "block_sparse_moe.dispatch_weights", router->weights,
-                                                      router->order, router->counts, &attr);
-    int slots = permute_add(graph, "block_sparse_moe.permute", sent.rows, sent.order);
-    int y = moe_experts(graph, model, options, slots);
-    y = unpermute_add(graph, "block_sparse_moe.unpermute", y, weights.rows, sent.order);
-    return token_combine_add(graph, "block_sparse_moe.combine", y, options->dispatch_to_all);
+    for (int c = 0; c < n; c++) {
+        graph->chunk = c + 1;
+        part_dispatch(graph, model, options, &parts[c]);
+        parts[c].y = moe_experts(graph, model, options, parts[c].rows);
+        part_combine(graph, options, &parts[c]);
+        if (c + 2 < n) {
+            graph->chunk = c + 3;
+            part_permute(graph, options, &parts[c + 2]);
+        }
+        if (c > 0) {
+            graph->chunk = c;
+            part_unpermute(graph, options, &parts[c - 1]);
+        }
+    }
+    graph->chunk = n;
+    part_unpermute(graph, options, &parts[n - 1]);
+    graph->chunk = 0;
+    for (int c = 0; c < n; c++) {
+        y[c] = parts[c].y;
+    }
+    return token_join_add(graph, "block_sparse_moe.join", y, n);
 }
 
 static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, const BlockOptions *options, int x)
@@ -179,8 +282,8 @@ static int moe_build(Graph *graph, const Model *model, const ModelLayer *layer, 
         t.z = block_linear(graph, options, "block_sparse_moe.routed_expert_down_proj", x, model->latent_width, FALSE,
                            options->lora_shared);
     }
-    int y = options->token_dispatch && graph->ep_size > 1 ? moe_routed_tokens(graph, model, options, &t)
-                                                          : moe_routed(graph, model, options, &t);
+    gboolean chunks = options->overlap_chunks > 1 && graph->ep_size > 1;
+    int y = chunks ? moe_routed_chunks(graph, model, options, &t) : moe_routed(graph, model, options, &t);
     if (model->latent_norm) {
         y = block_norm(graph, "block_sparse_moe.routed_expert_norm", y, model->latent_width, model->norm_eps, FALSE);
     }

@@ -84,7 +84,7 @@ static void combine_saved(const OpView *view, OpSaved *ret_saved)
         return;
     }
     if (view->op->eager) {
-        op_saved_aux(ret_saved, ROWS_RECEIVED, 1, DTYPE_INT64);
+        op_saved_aux(ret_saved, op_in(view, 0)->rows, 1, DTYPE_INT64);
     } else {
         ret_saved->inputs = 1u << 1;
     }

@@ -80,6 +80,12 @@ gboolean dispatch_is_padded(const Op *op)
     return op->kind == OP_dispatch && ((const DispatchAttr *)op->attr)->padded;
 }
 
+/* Eager: for both lists of splits, one after the other. */
+int dispatch_count_syncs(const Op *op)
+{
+    return op->kind == OP_dispatch && op->eager ? 2 : 1;
+}
+
 DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, int64_t experts)
 {
     DispatchAttr attr = {.experts = experts, .ep_size = graph->ep_size};
@@ -116,8 +122,8 @@ static void dispatch_saved(const OpView *view, OpSaved *ret_saved)
 }
 
 /*
- * Counts to the host, labels of the local experts, their sort, one gather. The host waits for both lists of splits,
- * and twice in repeat_interleave (its length, the sign of its counts).
+ * Counts to the host, labels of the local experts, their sort, one gather. The host waits twice in repeat_interleave (its
+ * length, the sign of its counts).
  */
 static void dispatch_forward_eager(const DispatchSize *s, OpCost *cost)
 {
@@ -140,7 +146,6 @@ static void dispatch_forward_eager(const DispatchSize *s, OpCost *cost)
     gather->n = s->width;
     op_cost_stream(cost, WORK_REDUCE, 0, counts, s->local * s->idx)->n_launches = 2; /* rows per expert, offsets */
     op_cost_stream(cost, WORK_COPY, 0, s->local * s->idx, s->local * 4);
-    cost->n_host_syncs = 4;
 }
 
 static void dispatch_forward_cost(const OpView *view, OpCost *ret_cost)
@@ -148,15 +153,16 @@ static void dispatch_forward_cost(const OpView *view, OpCost *ret_cost)
     DispatchSize s = dispatch_size(view);
     int64_t bytes = s.rows * s.width * s.b;
     *ret_cost = (OpCost){0};
-    gboolean padded = dispatch_is_padded(view->op);
-    if (view->op->eager && !padded) {
+    gboolean padded = dispatch_is_padded(view->op), eager = view->op->eager && !padded, counts = !padded && view->op->chunk <= 1;
+    if (eager) {
         dispatch_forward_eager(&s, ret_cost);
     } else {
         Work *gather = op_cost_stream(ret_cost, WORK_GATHER, 0, bytes + s.experts * s.idx, bytes + s.rows * s.idx);
         gather->m = s.rows;
         gather->n = s.width;
-        ret_cost->n_host_syncs = padded ? 0 : 1;
     }
+    /* the sizes of all chunks come with the first's */
+    ret_cost->n_host_syncs = (counts ? dispatch_count_syncs(view->op) : 0) + (eager ? 2 : 0);
     ret_cost->workspace_bytes = bytes; /* the rows as they arrived */
 }
 

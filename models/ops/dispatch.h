@@ -31,6 +31,9 @@ DispatchTensors dispatch_add(Graph *graph, const char *name, int x, int counts, 
 /* Whether a dispatch operator's splits are the same whatever is routed, so that no counts are exchanged. */
 gboolean dispatch_is_padded(const Op *op);
 
+/* Times that the host waits for the sizes of an exchange (of rows or tokens), once they have been exchanged. */
+int dispatch_count_syncs(const Op *op);
+
 /* The same of padded slots. */
 DispatchTensors dispatch_add_padded(Graph *graph, const char *name, int x, int counts, int64_t experts);
 

@@ -21,7 +21,7 @@ gboolean REAL_NAME(expert_bias_forward)(const OpRun *run, GError **error)
     int64_t row = 0;
     (void)error;
     for (int64_t e = 0; e < local; e++) {
-        int64_t end = row + grouped_gemm_rows(run->view->rows, local, e);
+        int64_t end = row + grouped_gemm_rows(run->view, local, e);
         op_count(run, 0, end > row ? width : 0, 0);
         for (; row < end; row++) {
             for (int64_t c = 0; c < width; c++) {
@@ -58,7 +58,7 @@ gboolean REAL_NAME(expert_bias_backward)(const OpRun *run, GError **error)
     memset(dbias, 0, (size_t)(local * width) * sizeof *dbias);
     op_count(run, 0, 0, local * width);
     for (int64_t e = 0; e < local; e++) {
-        int64_t end = row + grouped_gemm_rows(run->view->rows, local, e);
+        int64_t end = row + grouped_gemm_rows(run->view, local, e);
         for (; row < end; row++) {
             for (int64_t c = 0; c < width; c++) {
                 dbias[(expert_of != NULL ? expert_of[row] : e) * width + c] += dy[row * width + c];
@@ -88,14 +88,14 @@ int expert_bias_add(Graph *graph, const char *name, int x, int64_t experts)
 static int64_t expert_bias_busy(const OpView *view)
 {
     const ExpertBiasAttr *attr = view->op->attr;
-    return grouped_gemm_busy(view->rows, attr->experts / view->graph->ep_size);
+    return grouped_gemm_busy(view, attr->experts / view->graph->ep_size);
 }
 
 static void expert_bias_saved(const OpView *view, OpSaved *ret_saved)
 {
     *ret_saved = (OpSaved){0};
     if (view->op->eager && op_trains_param(view, 0)) { /* expert of each row, for the gather of vectors */
-        op_saved_aux(ret_saved, ROWS_RECEIVED, 1, DTYPE_INT64);
+        op_saved_aux(ret_saved, op_in(view, 0)->rows, 1, DTYPE_INT64);
     }
 }
 

@@ -53,7 +53,7 @@ static gboolean tile_next(const Pass *pass, Tile *tile)
             return FALSE;
         }
         tile->expert++;
-        tile->left = grouped_gemm_rows(pass->run->view->rows, pass->experts, tile->expert);
+        tile->left = grouped_gemm_rows(pass->run->view, pass->experts, tile->expert);
     }
     tile->n = MIN(tile->left, TILE);
     tile->left -= tile->n;
@@ -63,7 +63,7 @@ static gboolean tile_next(const Pass *pass, Tile *tile)
 /* Whether this is the first tile of its expert. */
 static gboolean tile_starts(const Pass *pass, const Tile *tile)
 {
-    return tile->left + tile->n == grouped_gemm_rows(pass->run->view->rows, pass->experts, tile->expert);
+    return tile->left + tile->n == grouped_gemm_rows(pass->run->view, pass->experts, tile->expert);
 }
 
 static int64_t tile_token(const Pass *pass, const Tile *tile, int64_t row)
@@ -254,7 +254,7 @@ static PassSize pass_size(const OpView *view)
         .slots = op_rows(view, ROWS_SLOTS),
         .k = attr->top_k,
         .experts = attr->experts,
-        .busy = grouped_gemm_busy(view->rows, attr->experts),
+        .busy = grouped_gemm_busy(view, attr->experts),
         .in = op_in(view, IN_X)->width,
         .out = op_out(view, 0)->width,
         .b = dtype_bytes(op_in(view, IN_X)->dtype, 1),
@@ -270,7 +270,7 @@ static Work *pass_product(const OpView *view, const PassSize *s, OpCost *cost, i
     work->read_bytes = (s->slots * k + s->busy * n * k) * s->b + s->slots * s->idx;
     work->write_bytes = 0;
     work->n_groups = s->experts;
-    work->group_rows = view->rows->local_expert_rows;
+    work->group_rows = op_expert_rows(view);
     return work;
 }
 
@@ -311,7 +311,7 @@ static void expert_pass_backward_cost(const OpView *view, OpCost *ret_cost)
         dw->read_bytes = s.slots * ((s.in + s.out) * s.b + s.wide + s.idx);
         dw->write_bytes = s.experts * s.out * s.in * s.b;
         dw->n_groups = s.experts;
-        dw->group_rows = view->rows->local_expert_rows;
+        dw->group_rows = op_expert_rows(view);
     }
 }
 

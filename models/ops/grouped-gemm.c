@@ -14,7 +14,7 @@ REAL_DECLARE(grouped_backward);
 typedef struct GroupedRun {
     int64_t local, n, k;
     double scale;
-    const RowCounts *rows;
+    const OpView *view;
 } GroupedRun;
 
 static GroupedRun grouped_run(const OpRun *run)
@@ -25,7 +25,7 @@ static GroupedRun grouped_run(const OpRun *run)
         .n = op_weight(run->view, 0)->dims[1],
         .k = op_weight(run->view, 0)->dims[2],
         .scale = attr->scale,
-        .rows = run->view->rows,
+        .view = run->view,
     };
 }
 
@@ -45,7 +45,7 @@ gboolean REAL_NAME(grouped_forward)(const OpRun *run, GError **error)
     int64_t first = 0;
     (void)error;
     for (int64_t e = 0; e < g.local; e++) {
-        int64_t m = grouped_gemm_rows(g.rows, g.local, e);
+        int64_t m = grouped_gemm_rows(g.view, g.local, e);
         if (m == 0) {
             continue;
         }
@@ -85,7 +85,7 @@ gboolean REAL_NAME(grouped_backward)(const OpRun *run, GError **error)
     int64_t first = 0;
     (void)error;
     for (int64_t e = 0; e < g.local; e++) {
-        int64_t m = grouped_gemm_rows(g.rows, g.local, e);
+        int64_t m = grouped_gemm_rows(g.view, g.local, e);
         if (run->din[0] != NULL && m > 0) {
             real *dx = (real *)run->din[0]->data + first * g.k;
             Matmul shape = {.m = m, .n = g.k, .k = g.n, .lda = g.n, .ldb = g.k, .ldc = g.k, .alpha = g.scale};
@@ -136,19 +136,18 @@ int grouped_gemm_add_adapter(Graph *graph, const char *name, int x, int64_t out,
     return y;
 }
 
-int64_t grouped_gemm_rows(const RowCounts *rows, int64_t n_local, int64_t e)
+int64_t grouped_gemm_rows(const OpView *view, int64_t n_local, int64_t e)
 {
-    if (rows->local_expert_rows != NULL) {
-        return rows->local_expert_rows[e];
-    }
-    return rows->rows[ROWS_RECEIVED] / n_local + (e < rows->rows[ROWS_RECEIVED] % n_local ? 1 : 0);
+    const int64_t *rows = op_expert_rows(view);
+    int64_t received = op_rows(view, ROWS_RECEIVED);
+    return rows != NULL ? rows[e] : received / n_local + (e < received % n_local ? 1 : 0);
 }
 
-int64_t grouped_gemm_busy(const RowCounts *rows, int64_t n_local)
+int64_t grouped_gemm_busy(const OpView *view, int64_t n_local)
 {
     int64_t n_busy = 0;
     for (int64_t e = 0; e < n_local; e++) {
-        n_busy += grouped_gemm_rows(rows, n_local, e) > 0 ? 1 : 0;
+        n_busy += grouped_gemm_rows(view, n_local, e) > 0 ? 1 : 0;
     }
     return n_busy;
 }
@@ -168,7 +167,7 @@ static GroupedSize grouped_size(const OpView *view)
         .n = op_weight(view, 0)->dims[1],
         .k = op_weight(view, 0)->dims[2],
         .local = local,
-        .busy = grouped_gemm_busy(view->rows, local),
+        .busy = grouped_gemm_busy(view, local),
         .b = dtype_bytes(op_in(view, 0)->dtype, 1),
         .scale = attr->scale,
     };
@@ -194,7 +193,7 @@ static Work *grouped_cost(const OpView *view, const GroupedSize *s, OpCost *cost
     Work *work = op_cost_gemm(cost, WORK_GROUPED_GEMM, op_in(view, 0)->dtype, s->m, n, k);
     work->read_bytes = (s->m * k + s->busy * n * k) * s->b;
     work->n_groups = s->local;
-    work->group_rows = view->rows->local_expert_rows;
+    work->group_rows = op_expert_rows(view);
     if (view->op->fp8) {
         fp8_product(cost);
     }
@@ -249,7 +248,7 @@ static void grouped_backward_cost(const OpView *view, OpCost *ret_cost)
         Work *dw = op_cost_gemm(ret_cost, WORK_GROUPED_GEMM_WGRAD, op_in(view, 0)->dtype, s.n, s.k, s.m);
         dw->write_bytes = s.local * s.n * s.k * s.b;
         dw->n_groups = s.local;
-        dw->group_rows = view->rows->local_expert_rows;
+        dw->group_rows = op_expert_rows(view);
         if (view->op->fp8) {
             fp8_product(ret_cost);
         }

@@ -22,8 +22,8 @@ int grouped_gemm_add(Graph *graph, const char *name, int x, int64_t out, int64_t
 /* The same as an adapter: parameter "<name>.weight", trainable under freeze_base, is_adapter; product times scale. */
 int grouped_gemm_add_adapter(Graph *graph, const char *name, int x, int64_t out, int64_t experts, double scale);
 
-/* Rows of local expert e under a view's row counts; n_local of them. */
-int64_t grouped_gemm_rows(const RowCounts *rows, int64_t n_local, int64_t e);
+/* Rows of local expert e in the chunk of a view's operator; n_local of them. */
+int64_t grouped_gemm_rows(const OpView *view, int64_t n_local, int64_t e);
 
 /* Local experts that have rows. */
-int64_t grouped_gemm_busy(const RowCounts *rows, int64_t n_local);
+int64_t grouped_gemm_busy(const OpView *view, int64_t n_local);

@@ -102,7 +102,7 @@ static int permute_add_all(Graph *graph, const char *name, int x, int order, int
     PermuteAttr attr = {.top_k = graph_tensor(graph, order)->width};
     GraphTensor *in = graph_tensor(graph, x);
     int64_t width = in->width;
-    RowSpace slots = in->rows == ROWS_ARRIVED ? ROWS_RECEIVED : ROWS_SLOTS; /* made where the tokens arrived, or before */
+    RowSpace slots = row_space_kind(in->rows) == ROWS_ARRIVED ? ROWS_RECEIVED : ROWS_SLOTS; /* made where the tokens arrived, or before */
     int rows = graph_add_tensor(graph, op_name(name, "rows").text, slots, width, in->dtype);
     graph_tensor(graph, rows)->tag = MEM_DISPATCH;
     Op *op = op_add(graph, OP_permute, name, &attr, sizeof attr);

@@ -115,7 +115,7 @@ static void token_dispatch_forward_cost(const OpView *view, OpCost *ret_cost)
     *ret_cost = (OpCost){.workspace_bytes = token_dispatch_bytes(view)}; /* the rows as they arrived */
     if (!token_dispatch_follows(view->op)) {
         op_cost_stream(ret_cost, WORK_GATHER, 0, table, table);
-        ret_cost->n_host_syncs = 1;
+        ret_cost->n_host_syncs = view->op->chunk <= 1 ? 1 : 0; /* those of all chunks come with the first's */
     }
 }
 

@@ -19,6 +19,7 @@ typedef enum RngStream {
     RNG_PLACEMENT, /* experts on ranks */
     RNG_TOKENS,    /* token ids and document lengths */
     RNG_PLANS,     /* fields of drawn plans */
+    RNG_CHUNKS,    /* which chunk a token lies in */
 } RngStream;
 
 /* 64 random bits. */

@@ -69,6 +69,15 @@ way.json: the program computes what one rank computes
 way.json: the program computes what one rank computes
 ? 0
 
+# The same in chunks of tokens, some kept and some computed again.
+$ for way in all_to_all hierarchical all_gather deepep hybridep; do printf '{"model": {"config": "kimi-k2-instruct", "overrides": {"num_hidden_layers": 2}}, "cluster": {"preset": "h200-sxm", "nodes": 2, "gpus_per_node": 2}, "parallel": {"ep": 4}, "moe": {"dispatch": "%s", "shared_overlap": true, "overlap_chunks": 4}, "memory": {"recompute": "selective", "keep": ["attention", "grouped_matmul"]}, "workload": {"seq_len": 64, "global_batch": 8}}' $way > way.json; moesim check way.json | head -1; done
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+? 0
+
 # Operators that have a cost alone.
 $ printf '{"model": "nemotron-3-nano-30b-a3b", "cluster": {"preset": "h200-sxm", "gpus_per_node": 2}, "workload": {"seq_len": 8}}' > mamba.json; moesim check mamba.json
 ! ~ moesim: mamba.json: *has no reference kernel, so a program of * cannot be run in values*

@@ -69,12 +69,16 @@ static inline void random_state_words(uint64_t seed, gboolean plain, GString *wo
     g_string_append(words, moments[random_below(seed, 25, 4)]);
 }
 
-/* How rows travel to experts. Draws 22 and 23. */
+/* How rows travel to experts. Draws 22, 23 and 38. */
 static inline void random_exchange_words(GString *words, uint64_t seed, gboolean has_shared)
 {
     static const char *const dispatches[] = {"all_to_all", "hierarchical", "all_gather", "deepep", "hybridep"};
     g_string_append_printf(words, " moe.dispatch=%s", dispatches[random_below(seed, 22, G_N_ELEMENTS(dispatches))]);
     g_string_append(words, has_shared && random_below(seed, 23, 2) == 0 ? " moe.shared_overlap=true" : "");
+    uint64_t chunks = random_below(seed, 38, 10);
+    if (chunks > 1 && chunks <= 5) {
+        g_string_append_printf(words, " moe.overlap_chunks=%d", (int)chunks);
+    }
 }
 
 /* Losses beside the main one. Draws 38 to 42. */

@@ -56,6 +56,33 @@ static void test_tokens_once(void **state)
     }
 }
 
+/*
+ * Chunks hide exchanges behind experts: where exchanges take long, a step in chunks is no slower, and less of it waits for the
+ * network. Where experts have few rows, each chunk's GEMMs take about as long as the whole's, and a step in chunks is slower.
+ */
+static void test_chunks(void **state)
+{
+    static const char *const ways[] = {"all_to_all", "hierarchical", "deepep"};
+    (void)state;
+    for (size_t w = 0; w < G_N_ELEMENTS(ways); w++) {
+        g_autofree char *large = g_strdup_printf(MODEL "cluster.preset=h100-sxm cluster.nodes=4 cluster.gpus_per_node=8 parallel.ep=32 "
+                                                 "workload.seq_len=16384 moe.dispatch=%s", ways[w]);
+        g_autofree char *small = g_strdup_printf(MODEL "cluster.preset=h100-sxm cluster.nodes=1 cluster.gpus_per_node=8 parallel.ep=8 "
+                                                 "workload.seq_len=128 moe.dispatch=%s", ways[w]);
+        double whole = step_s(large), tiny = step_s(small);
+        for (int chunks = 2; chunks <= 4; chunks += 2) {
+            g_autofree char *cut = g_strdup_printf("%s moe.overlap_chunks=%d", large, chunks);
+            g_autofree char *cut_small = g_strdup_printf("%s moe.overlap_chunks=%d", small, 2 * chunks);
+            double now = step_s(cut), now_small = step_s(cut_small);
+            if (now > whole || now_small <= tiny) {
+                print_error("%s in %d chunks: %g s, whole %g s; small %g s, whole %g s\n", ways[w], chunks, now, whole, now_small, tiny);
+            }
+            assert_true(now <= whole);
+            assert_true(now_small > tiny);
+        }
+    }
+}
+
 /* More skew, more time, whichever way rows travel; where tokens travel once, too, though fewer of them do. */
 static void test_skew(void **state)
 {
@@ -142,7 +169,8 @@ static void test_closed_form(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokens_once), cmocka_unit_test(test_skew), cmocka_unit_test(test_oversubscribed),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokens_once),
+        cmocka_unit_test(test_chunks), cmocka_unit_test(test_skew), cmocka_unit_test(test_oversubscribed),
                                        cmocka_unit_test(test_closed_form)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

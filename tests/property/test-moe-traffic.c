@@ -69,6 +69,8 @@ static RoutingSpec random_spec(uint64_t seed, const Model *model, JsonDoc **ret_
     spec.slots = spec.experts + spec.n_ranks * (int64_t)random_below(seed, 16, 3);
     spec.placement = (PlanPlacement)random_below(seed, 17, 2);
     spec.padded = spec.slots == spec.experts && (spec.capacity.factor > 0 || spec.measured_capacity) && random_below(seed, 18, 3) == 0;
+    spec.drop = (MoeDrop)random_below(seed, 19, 2);
+    spec.chunks = spec.padded ? 1 : 1 + (int64_t)random_below(seed, 20, TOKEN_CHUNKS_MAX);
     spec.sample_tokens = 64;
     if (spec.kind == PLAN_ROUTING_MEASURED) {
         json_t *layer = json_array();
@@ -125,6 +127,40 @@ static void check_table(const Routing *routing, const RoutingSpec *spec, int tab
     assert_true(distinct >= -1e-9 && distinct <= (double)MIN(spec->n_ranks, spec->padded ? spec->n_ranks : spec->top_k) + 1e-9);
 }
 
+/* No chunk loses a token: rows over the chunks are those of the whole, and each chunk's tokens have all their choices. */
+static void check_chunks(const Routing *routing, const RoutingSpec *spec, int table)
+{
+    int64_t n = spec->n_ranks, local = spec->slots / n;
+    const int64_t *whole = routing_splits(routing, table);
+    g_autofree int64_t *splits = g_new0(int64_t, n * n), *slots = g_new0(int64_t, spec->slots);
+    for (int64_t c = 0; c < spec->chunks; c++) {
+        int64_t tokens = token_chunk_start(spec->tokens, spec->chunks, c + 1) - token_chunk_start(spec->tokens, spec->chunks, c);
+        const int64_t *part = routing_chunk_splits(routing, table, c);
+        for (int64_t rank = 0; rank < n; rank++) {
+            RoutingRows rows;
+            int64_t computed = 0;
+            routing_chunk_rows(routing, table, rank, c, &rows);
+            for (int64_t s = 0; s < local; s++) {
+                slots[rank * local + s] += rows.local_expert_rows[s];
+                computed += rows.local_expert_rows[s];
+                assert_true(rows.local_expert_rows[s] >= 0 && (spec->padded || rows.local_expert_rows[s] <= tokens * n));
+            }
+            check_int(computed, rows.n_received);
+            assert_true(spec->padded || (rows.capacity > 0 ? rows.n_sent <= tokens * spec->top_k : rows.n_sent == tokens * spec->top_k));
+        }
+        for (int64_t i = 0; i < n * n; i++) {
+            assert_true(part[i] >= 0);
+            splits[i] += part[i];
+        }
+    }
+    assert_memory_equal(splits, whole, (size_t)(n * n) * sizeof *splits);
+    for (int64_t rank = 0; rank < n; rank++) {
+        RoutingRows rows;
+        routing_rows(routing, table, rank, &rows);
+        assert_memory_equal(slots + rank * local, rows.local_expert_rows, (size_t)local * sizeof *slots);
+    }
+}
+
 static void test_conservation(void **state)
 {
     g_autoptr(GError) error = NULL;
@@ -139,6 +175,7 @@ static void test_conservation(void **state)
         check_no_error(error);
         for (int table = 0; table < routing_n_tables(routing); table++) {
             check_table(routing, &spec, table);
+            check_chunks(routing, &spec, table);
             assert_memory_equal(routing_splits(routing, table), routing_splits(again, table),
                                 (size_t)(spec.n_ranks * spec.n_ranks) * sizeof(int64_t));
         }
@@ -157,6 +194,7 @@ static const CapacityCase capacity_cases[] = {
     {"capacity: skew, by probability", QWEN, "parallel.ep=4 workload.routing.kind=zipf workload.routing.exponent=0.8 moe.drop=probability"},
     {"capacity: one rank per group", QWEN, "parallel.ep=1 workload.routing.kind=zipf"},
     {"capacity: Tutel, in eights", KIMI, "parallel.ep=8 moe.capacity_rule=tutel moe.capacity_multiple=8 moe.pad_to_capacity=true"},
+    {"capacity: chunks", QWEN, "parallel.ep=8 moe.overlap_chunks=2 workload.routing.kind=zipf workload.routing.exponent=0.5"},
     {"capacity: DeepSpeed", KIMI, "parallel.ep=8 moe.capacity_rule=deepspeed workload.routing.kind=router workload.routing.sample_tokens=256"},
 };
 
@@ -214,6 +252,7 @@ static const CapacityCase skew_cases[] = {
     {"skew: half a node", QWEN, "parallel.ep=4"},
     {"skew: latent attention", KIMI, "parallel.ep=16"},
     {"skew: eager", KIMI, "parallel.ep=8 kernels=eager"},
+    {"skew: chunks", QWEN, "parallel.ep=8 moe.overlap_chunks=3"},
 };
 
 /* A steeper popularity makes the busiest rank busier, and no step faster than balanced loads do. */
@@ -298,6 +337,8 @@ static const CapacityCase group_cases[] = {
     {"group: many loads", QWEN, "parallel.ep=4 workload.routing.kind=zipf workload.routing.exponent=0.8 workload.routing.layer_draws=4"},
     {"group: capacity", KIMI, "parallel.ep=8 workload.routing.kind=zipf moe.capacity_factor=1 memory.recompute=full"},
     {"group: copies", KIMI, "parallel.ep=8 workload.routing.kind=zipf moe.redundant_experts=8 moe.placement=eplb"},
+    {"group: chunks", QWEN, "parallel.ep=8 workload.routing.kind=zipf workload.routing.exponent=1 moe.overlap_chunks=4"},
+    {"group: chunks of tokens", KIMI, "parallel.ep=16 workload.routing.kind=zipf moe.dispatch=deepep moe.overlap_chunks=2"},
     {"group: router", KIMI, "parallel.ep=8 workload.routing.kind=router workload.routing.sample_tokens=512"},
 };
 

@@ -316,6 +316,16 @@ static const struct {
     "\"gpus_per_node\": 2}, \"memory\": {\"recompute\": \"selective\", \"cache\": {\"hbm_bytes\": 0, \"ddr_bytes\": 2000000, \"window\": 1, "
     "\"policy\": \"belady\"}}, \"kernels\": \"eager\", \"workload\": {\"seq_len\": 3}}",
      5},
+    /* chunks of tokens that travel while others are computed, shared experts meanwhile */
+    {"{\"model\": {\"config\": \"deepseek-v3\", \"overrides\": {\"num_hidden_layers\": 4}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+    "\"gpus_per_node\": 4}, \"parallel\": {\"ep\": 4}, \"moe\": {\"overlap_chunks\": 3, \"shared_overlap\": true}, \"workload\": "
+    "{\"seq_len\": 6}}",
+     5},
+    /* the same of tokens that travel as they are */
+    {"{\"model\": {\"config\": \"qwen3-30b-a3b\", \"overrides\": {\"num_hidden_layers\": 2}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+    "\"gpus_per_node\": 2}, \"parallel\": {\"ep\": 2}, \"moe\": {\"overlap_chunks\": 3, \"dispatch\": \"deepep\"}, \"workload\": "
+    "{\"seq_len\": 6}, \"memory\": {\"recompute\": \"full\"}}",
+     5},
     /* a dense model, several micro-batches */
     {"{\"model\": {\"config\": \"llama-3.1-8b\", \"overrides\": {\"num_hidden_layers\": 2}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 2}, \"workload\": {\"seq_len\": 5, \"global_batch\": 6}}",

@@ -7,15 +7,15 @@
 #include "workloads/lower/fsdp.h"
 
 /* One exchange of the rows that an operator sends, and of the counts before it. */
-static SimTime exchange_ns(const Plan *plan, const RowCounts *rows)
+static SimTime exchange_ns(const Plan *plan, const OpView *view)
 {
     const Model *model = plan->model;
     CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
     int64_t row = dtype_bytes(plan->compute, model->latent_width > 0 ? model->latent_width : model->hidden);
-    int64_t slots = MAX(rows->rows[ROWS_SLOTS], rows->rows[ROWS_RECEIVED]), self = slots / plan->ep;
+    int64_t slots = MAX(op_rows(view, ROWS_SLOTS), op_rows(view, ROWS_RECEIVED)), self = slots / plan->ep;
     int64_t inside = self * (group.per_domain - 1);
     return coll_all_to_all_ns(plan->cluster, &group, inside * row, (slots - self - inside) * row, self * row, NULL) +
-           coll_ns(plan->cluster, COLL_all_to_all, &group, model->n_experts * 8, NULL);
+           (view->op->chunk <= 1 ? coll_ns(plan->cluster, COLL_all_to_all, &group, model->n_experts * 8, NULL) : 0);
 }
 
 double cache_op_seconds(const Plan *plan, const Graph *graph, const RowCounts *rows, int op)
@@ -32,7 +32,7 @@ double cache_op_seconds(const Plan *plan, const Graph *graph, const RowCounts *r
     }
     ns += cost.n_host_syncs * device->host_sync_ns;
     if (class->collective == OP_COLLECTIVE_ALL_TO_ALL && plan->ep > 1) {
-        ns += exchange_ns(plan, rows);
+        ns += exchange_ns(plan, &view);
     }
     return (double)ns * 1e-9;
 }

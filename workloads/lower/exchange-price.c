@@ -249,19 +249,20 @@ static CollPrice weights_price(const Plan *plan, const AllToAll *exchange, int64
     return price;
 }
 
-AllToAll lowering_price_exchange(const Lowering *lowering, int table)
+AllToAll lowering_price_exchange(const Lowering *lowering, int table, int64_t chunk)
 {
     const Plan *plan = lowering->plan;
     const Model *model = plan->model;
     CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
     int64_t per = plan->ep % group.per_domain == 0 ? group.per_domain : 1;
     Exchange e = {.plan = plan, .n = plan->ep, .per = per, .arrival = arrivals_spec(plan)};
-    const int64_t *splits = lowering->routing != NULL ? routing_splits(lowering->routing, table) : NULL;
-    int64_t even = plan->seq_len * plan->micro_batch * model->top_k / plan->ep;
+    const int64_t *splits = lowering->routing != NULL ? routing_chunk_splits(lowering->routing, table, chunk) : NULL;
+    e.arrival.tokens = plan_chunk_tokens(plan, chunk);
+    int64_t even = e.arrival.tokens * model->top_k / plan->ep;
     int64_t row = dtype_bytes(plan->compute, model->latent_width > 0 ? model->latent_width : model->hidden);
     AllToAll exchange = {.dispatch_coll = COLL_all_to_all, .combine_coll = COLL_all_to_all};
     gboolean tokens = plan_sends_tokens(plan);
-    e.matrix = splits == NULL ? NULL : tokens ? routing_arrivals(lowering->routing, table) : splits;
+    e.matrix = splits == NULL ? NULL : tokens ? routing_chunk_arrivals(lowering->routing, table, chunk) : splits;
     e.even = tokens ? arrivals_expected(&e.arrival, even, e.n) : even;
     Traffic traffic = tokens ? token_traffic(&e, splits, even)
                       : plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_traffic(&e)
@@ -281,7 +282,7 @@ AllToAll lowering_price_exchange(const Lowering *lowering, int table)
     }
     exchange.weights = weights_price(plan, &exchange, row);
     exchange.weights_bytes = traffic.sent * dtype_bytes(DTYPE_FP32, model->top_k);
-    exchange.counts_bytes = dtype_bytes(DTYPE_INT64, plan_expert_slots(plan));
+    exchange.counts_bytes = dtype_bytes(DTYPE_INT64, plan_expert_slots(plan)) * plan->moe.overlap_chunks; /* those of all chunks */
     exchange.counts = coll_price(plan->cluster, COLL_all_to_all, &group, exchange.counts_bytes);
     exchange.counts.evidence = exchange.dispatch.evidence;
     return exchange;

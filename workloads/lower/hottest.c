@@ -2,10 +2,10 @@
 
 #include <stdlib.h>
 
-/* A rank by what its kernels grow with. */
+/* A rank by what its kernels grow with: of each chunk of tokens what it sends, what arrives, and the rows of its slots, falling. */
 typedef struct RankLoad {
-    int64_t rank, n_received, n_sent, n_arrived; /* arrived: tokens that travel once; else 0 */
-    int64_t *falling; /* rows of its slots */
+    int64_t rank, n_received;
+    int64_t *sizes;
 } RankLoad;
 
 static int by_falling(const void *a, const void *b)
@@ -24,17 +24,31 @@ static int by_received(const void *a, const void *b)
 }
 
 /* No kernel of b takes longer than a's: a sends and gets as much, and has as many rows in its busiest slot, in the next one, … */
-static gboolean exceeds(const RankLoad *a, const RankLoad *b, int64_t n_slots)
+static gboolean exceeds(const RankLoad *a, const RankLoad *b, int64_t n_sizes)
 {
-    if (a->n_sent < b->n_sent || a->n_arrived < b->n_arrived) {
-        return FALSE;
-    }
-    for (int64_t s = 0; s < n_slots; s++) {
-        if (a->falling[s] < b->falling[s]) {
+    for (int64_t i = 0; i < n_sizes; i++) {
+        if (a->sizes[i] < b->sizes[i]) {
             return FALSE;
         }
     }
     return TRUE;
+}
+
+static void fill_load(const Plan *plan, const Routing *routing, int table, RankLoad *load)
+{
+    int64_t n_slots = plan_expert_slots(plan) / plan->ep;
+    for (int64_t c = 0; c < plan->moe.overlap_chunks; c++) {
+        RoutingRows rows;
+        int64_t *sizes = load->sizes + c * (2 + n_slots);
+        routing_chunk_rows(routing, table, load->rank, c, &rows);
+        load->n_received += rows.n_received;
+        sizes[0] = rows.n_sent;
+        sizes[1] = plan_sends_tokens(plan) ? rows.n_arrived : 0; /* tokens that travel once */
+        for (int64_t s = 0; s < n_slots; s++) {
+            sizes[2 + s] = rows.local_expert_rows[s];
+        }
+        qsort(sizes + 2, (size_t)n_slots, sizeof *sizes, by_falling);
+    }
 }
 
 static gboolean is_sized_by_experts(const OpView *view)
@@ -42,7 +56,7 @@ static gboolean is_sized_by_experts(const OpView *view)
     const Op *op = view->op;
     for (int i = 0; i < op->n_inputs + op->n_outputs; i++) {
         int tensor = i < op->n_inputs ? op->inputs[i] : op->outputs[i - op->n_inputs];
-        RowSpace rows = tensor >= 0 ? graph_tensor(view->graph, tensor)->rows : ROWS_ONE;
+        RowSpace rows = tensor >= 0 ? row_space_kind(graph_tensor(view->graph, tensor)->rows) : ROWS_ONE;
         if (rows == ROWS_RECEIVED || rows == ROWS_SLOTS || rows == ROWS_ARRIVED) {
             return TRUE;
         }
@@ -82,24 +96,19 @@ static SimTime rank_ns(const Plan *plan, const Graph *graph, const RowCounts *ro
 
 Hottest hottest_rank(const Plan *plan, const Graph *graph, const Routing *routing, int64_t moe_layer, PriceList *prices)
 {
-    int64_t n_slots = plan_expert_slots(plan) / plan->ep;
+    int64_t n_sizes = plan->moe.overlap_chunks * (2 + plan_expert_slots(plan) / plan->ep);
     g_autofree RankLoad *loads = g_new(RankLoad, plan->ep);
-    g_autofree int64_t *falling = g_new(int64_t, plan->ep * n_slots);
+    g_autofree int64_t *sizes = g_new(int64_t, plan->ep * n_sizes);
     Hottest hottest = {.rank = 0, .ns = -1};
     for (int64_t r = 0; r < plan->ep; r++) {
-        RoutingRows rows;
-        routing_rows(routing, routing_table(routing, moe_layer), r, &rows);
-        loads[r] = (RankLoad){r, rows.n_received, rows.n_sent, plan_sends_tokens(plan) ? rows.n_arrived : 0, falling + r * n_slots};
-        for (int64_t s = 0; s < n_slots; s++) {
-            loads[r].falling[s] = rows.local_expert_rows[s];
-        }
-        qsort(loads[r].falling, (size_t)n_slots, sizeof(int64_t), by_falling);
+        loads[r] = (RankLoad){.rank = r, .sizes = sizes + r * n_sizes};
+        fill_load(plan, routing, routing_table(routing, moe_layer), &loads[r]);
     }
     qsort(loads, (size_t)plan->ep, sizeof *loads, by_received);
     for (int64_t i = 0; i < plan->ep; i++) {
         gboolean dominated = FALSE;
         for (int64_t k = 0; k < i && !dominated; k++) {
-            dominated = exceeds(&loads[k], &loads[i], n_slots);
+            dominated = exceeds(&loads[k], &loads[i], n_sizes);
         }
         if (dominated) {
             continue;

@@ -93,7 +93,7 @@ static void grad_arrive(Walk *walk, int o, int i, Place place)
         walk->grad[tensor] = place;
         return;
     }
-    walk_end_exchange(walk, o, tensor);
+    walk_end_exchange_of(walk, tensor);
     if (grad_hold(walk, old)->refs == 1) {
         emit_grad_sum(walk->pass->emitter, bytes, old, place, old);
         grad_release(walk, place);
@@ -161,6 +161,27 @@ static gboolean any_output_grad(const Walk *walk, const Op *op)
     return FALSE;
 }
 
+static int64_t param_grad_bytes(const Walk *walk, const GraphParam *param)
+{
+    return dtype_bytes(walk->graph->compute, fsdp_local_numel(walk->pass->emitter->plan, param));
+}
+
+/* What a chunk makes of the gradients of parameters joins that of the chunks before it, as autograd adds them. */
+static void add_param_parts(const Walk *walk, int o)
+{
+    OpView view = walk_view(walk, o);
+    for (int i = 0; i < view.op->n_params; i++) {
+        if (!op_trains_param(&view, i)) {
+            continue;
+        }
+        Place sum = layer_param_grad(walk->graph, view.op->params[i]), part = layer_op_param_grad(walk->graph, o, i);
+        if (part.idx != sum.idx) {
+            emit_grad_sum(walk->pass->emitter, param_grad_bytes(walk, op_weight(&view, i)), sum, part, sum);
+            emit_free(walk->pass->emitter, part);
+        }
+    }
+}
+
 static void backward_kernels(Walk *walk, int o, OpCost *cost)
 {
     OpView view = walk_view(walk, o);
@@ -179,9 +200,8 @@ static void backward_kernels(Walk *walk, int o, OpCost *cost)
     }
     for (int i = 0; i < view.op->n_params; i++) {
         if (op_trains_param(&view, i)) {
-            const GraphParam *param = op_weight(&view, i);
-            emit_alloc(emitter, STREAM_COMPUTE, layer_param_grad(walk->graph, view.op->params[i]),
-                       dtype_bytes(walk->graph->compute, fsdp_local_numel(emitter->plan, param)), MEM_GRADIENTS);
+            emit_alloc(emitter, STREAM_COMPUTE, layer_op_param_grad(walk->graph, o, i), param_grad_bytes(walk, op_weight(&view, i)),
+                       MEM_GRADIENTS);
         }
     }
     Place douts[OP_OUTPUTS_MAX];
@@ -204,6 +224,7 @@ static void backward_kernels(Walk *walk, int o, OpCost *cost)
             grad_arrive(walk, o, i, fresh[i]);
         }
     }
+    add_param_parts(walk, o);
 }
 
 static void backward_op(Walk *walk, int o)
@@ -278,7 +299,7 @@ static int backward_ops(Walk *walk, int pending)
     int first = 0, last = -1;
     gboolean nested = pass->experts != NULL && walk_expert_range(walk, &first, &last);
     for (int o = walk->end_op - 1; o >= walk->first_op; o--) {
-        walk_end_exchange(walk, o, -1);
+        walk_exchanges_before(walk, o, walk->end_op, TRUE);
         if (nested && o == last) {
             backward_experts(walk);
         }
@@ -293,7 +314,7 @@ static int backward_ops(Walk *walk, int pending)
             pending = fsdp_leaves_reduce(pass->experts) ? ARG_EXPERTS : pending;
         }
     }
-    walk_end_exchange(walk, -1, -1);
+    walk_exchanges_before(walk, -1, walk->end_op, TRUE);
     return pending;
 }
 

@@ -36,9 +36,7 @@ static void forward_op(Walk *walk, int o)
     }
     walk_compute(walk, o, &cost, NULL);
     walk_add_loss(walk, o);
-    if (!walk->in_recompute) {
-        walk_swap_out(walk, o);
-    }
+    walk_swap_out(walk, o);
     for (int i = 0; i < n_aux; i++) {
         Place aux = {ARG_FRAME, frame_aux(walk->graph, o, i)};
         if (aux_moves(walk, o, i)) {
@@ -111,7 +109,7 @@ void walk_forward(Walk *walk, int end_op)
     gboolean gathers = nested && (!walk->in_recompute || retention_runs_experts(pass->retention));
     for (int o = walk->first_op; o < end_op; o++) {
         gboolean is_cached = walk->in_recompute && walk->mode == SAVE_SELECTED && walk_keeps_op(walk, o);
-        walk_start_exchange(walk, o, end_op);
+        walk_exchanges_before(walk, o, end_op, FALSE);
         if (gathers && o == first && (pass->reshard || !walk->in_recompute)) {
             forward_experts(walk);
         }
@@ -125,6 +123,7 @@ void walk_forward(Walk *walk, int end_op)
             fsdp_reshard(pass->emitter, pass->experts, ARG_EXPERTS);
         }
     }
+    walk_exchanges_before(walk, end_op, end_op, FALSE);
 }
 
 static void walk_free_source(const Walk *walk)

@@ -46,7 +46,7 @@ typedef struct LayerPass {
     gboolean sources_are_shared; /* later layers may read it, too (attention residuals) */
     gboolean reduce_pending;              /* a reduce buffer of an earlier group waits at ARG_LAST_REDUCE */
     gboolean own_flat;         /* the layer's own flat buffer dies at the experts' wait (implicit prefetch) */
-    AllToAll exchange;
+    const AllToAll *exchanges; /* of the layer, or of each of its chunks; NULL: it has none */
     int first_op, end_op;      /* range of operators; end_op 0 = all */
     int cut_tensor;            /* tensor that operators after the range read, or -1 */
 } LayerPass;
@@ -58,8 +58,21 @@ int layer_tier_buffers(const Graph *graph);
 /*
  * The operator before which the exchange of a dispatch starts in forward: the first behind the makers of what it reads. In
  * backward its rows are back before the operator in front of that one runs. op itself: nothing stands between.
+ *
+ * Of chunks, no more than two are under way in one direction: a chunk's rows leave once those of the last but one have been sent
+ * back. The columns that follow a chunk's tokens leave with them.
  */
 int layer_exchange_start(const Graph *graph, int op);
+
+/*
+ * The operator before which the exchange of a combine is over in forward: the first that reads its rows; of chunks, by the
+ * dispatch of the next but one at the latest; at once if its rows go on to DDR. In backward the exchange starts behind that operator. op + 1: it is waited for at
+ * once, as all are that are not of a chunk.
+ */
+int layer_exchange_end(const Graph *graph, int op);
+
+/* Whether rows leave for the experts before the operator itself allocates: chunks all do, so that they leave in order. */
+gboolean layer_exchange_is_early(const Graph *graph, int op);
 
 /* What a buffer of the frame is, in words; caller frees. */
 char *layer_buffer_name(const Graph *graph, gint32 buffer);
@@ -76,6 +89,12 @@ void layer_backward(const LayerPass *pass, SaveMode mode, Place *grads);
 
 /* Place of the gradient of a parameter in the frame. */
 Place layer_param_grad(const Graph *graph, int param);
+
+/*
+ * Where the backward of an operator writes the gradient of its i-th parameter: there, unless a later operator (of another chunk)
+ * reads the parameter, too: then apart, to be added.
+ */
+Place layer_op_param_grad(const Graph *graph, int op, int i);
 
 /* Where a pass over a range leaves, or finds, the gradient of the tensor at which the graph was cut. */
 Place layer_cut_grad(const Graph *graph);

@@ -29,6 +29,7 @@ ModelGraph *lower_graphs(const Plan *plan)
                             .z_loss = plan->moe.z_loss_coeff,
                             .index_loss = plan->index_kl_coeff,
                             .aux_scope = plan->moe.aux_loss_scope,
+                            .overlap_chunks = plan->moe.overlap_chunks,
                             .token_dispatch = plan_sends_tokens(plan),
                             .dispatch_to_all = plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER};
     for (int i = 0; i < N_OPS; i++) {
@@ -107,7 +108,7 @@ static int forward_segment(StepState *state, int64_t layer)
     pass.experts = lowering->experts[layer].group;
     pass.dying_source = lowering_dying_source(graph);
     pass.own_flat = !explicit_prefetch && fsdp_has_flat(site->group);
-    pass.exchange = lowering->exchanges[layer];
+    pass.exchanges = lowering_layer_exchanges(lowering, layer);
     pass.retention = lowering->retention->made[layer];
     pass.hooks = lowering->retention->hooks;
     layer_forward(&pass, pass.retention->mode);
@@ -193,7 +194,7 @@ static int backward_segment(StepState *state, int64_t layer, const GroupSite *ne
     pass.group = lowering->layers[layer].group;
     pass.experts = lowering->experts[layer].group;
     pass.next = next != NULL ? next->group : NULL;
-    pass.exchange = lowering->exchanges[layer];
+    pass.exchanges = lowering_layer_exchanges(lowering, layer);
     pass.first_micro_batch = key.first_micro_batch;
     pass.reduce_pending = key.reduce_pending;
     pass.dying_source = key.dying_source;

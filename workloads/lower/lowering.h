@@ -58,7 +58,7 @@ typedef struct Lowering {
     GroupSite root, head;  /* head.group NULL: part of the root group */
     GroupSite *layers, *experts; /* [n_layers]; experts[i].group NULL: part of the layer's group */
     RowCounts *rows;       /* [n_layers] */
-    AllToAll *exchanges;   /* [n_layers] */
+    AllToAll *exchanges;   /* [n_layers][chunks] */
     gint32 *loads;         /* [n_layers] */
     gint32 boundary;       /* first boundary buffer: value and gradient of each */
     gint32 losses;         /* first loss buffer: value and gradient of each chunk; the last buffers of the program */
@@ -86,8 +86,10 @@ typedef struct StepState {
  * chunk's part of it, then a sum and its successor per parameter. */
 enum { CHUNK_SUM_X, CHUNK_FULL_X, CHUNK_PARAMS };
 
-/* Times of the exchanges of a layer whose loads are that table's. */
-AllToAll lowering_price_exchange(const Lowering *lowering, int table);
+/* Times of the exchanges of a layer whose loads are that table's: of the tokens of a chunk (from 0), or of all where there are none. */
+AllToAll lowering_price_exchange(const Lowering *lowering, int table, int64_t chunk);
+/* Those of a layer, one for each chunk. */
+const AllToAll *lowering_layer_exchanges(const Lowering *lowering, int64_t layer);
 /* Takes n buffers of the program; returns the first. */
 gint32 lowering_take_buffers(Lowering *lowering, int n);
 const Graph *lowering_layer_graph(const Lowering *lowering, int64_t layer);

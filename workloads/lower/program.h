@@ -69,6 +69,7 @@ typedef enum ValueAction {
     VALUE_GRAD_IN,     /* reduce buffer, gradients of the trainable parameters in the order of the group */
     VALUE_UPDATE,      /* gradient shard: the optimizer's update of the group's shards, matrices of Muon excepted */
     VALUE_SUM_COPIES,  /* no VALUE of its own but a COLLECTIVE: gradient shards of an expert's copies become their sum */
+    VALUE_EXCHANGE_COUNTS, /* the same: rows for each expert (and, for tokens, the order of their slots), chunk by chunk */
     VALUE_DIRECTION,     /* slices of a round: momentum step, direction of descent; `op` is added to the call's round */
     VALUE_ORTHOGONALIZE, /* whole matrices of a round */
     VALUE_DESCEND,       /* slices of a round: the shards go along them */
@@ -152,7 +153,7 @@ typedef struct Instr {
     guint8 tier;   /* ALLOC: MemTier */
     gboolean recorded; /* FREE: the allocator itself waits for the streams that still use the memory (record_stream) */
     guint8 evidence;
-    guint8 action; /* VALUE: ValueAction; COLLECTIVE: VALUE_SUM_COPIES, or 0 */
+    guint8 action; /* VALUE: ValueAction; COLLECTIVE, HOST_SYNC: one of those that are none, or 0 */
     guint8 n_operands;
     gint32 first_operand; /* VALUE, COLLECTIVE: in the segment's list; see program_operand() */
     Place place;   /* ALLOC, FREE, MOVE: buffer; RECORD, WAIT: token */

@@ -191,10 +191,12 @@ RowCounts retention_rows(const Plan *plan, const Routing *routing, int64_t layer
     }
     RowCounts most = routing_row_counts(plan, routing, moe_layer, 0);
     for (int64_t r = 1; routing != NULL && r < plan->ep; r++) {
-        RowCounts rows = routing_row_counts(plan, routing, moe_layer, r);
-        int64_t slots = MAX(most.rows[ROWS_SLOTS], rows.rows[ROWS_SLOTS]);
+        RowCounts rows = routing_row_counts(plan, routing, moe_layer, r), other = most;
         most = rows.rows[ROWS_RECEIVED] > most.rows[ROWS_RECEIVED] ? rows : most;
-        most.rows[ROWS_SLOTS] = slots;
+        for (int c = 0; c <= plan->moe.overlap_chunks; c++) {
+            RowSpace slots = row_space_of_chunk(ROWS_SLOTS, c);
+            most.rows[slots] = MAX(other.rows[slots], rows.rows[slots]);
+        }
     }
     return most;
 }

@@ -111,7 +111,8 @@ static void count_rows(Lowering *lowering)
     const Plan *plan = lowering->plan;
     const Model *model = plan->model;
     lowering->rows = g_new0(RowCounts, model->n_layers);
-    lowering->exchanges = g_new0(AllToAll, model->n_layers);
+    int64_t n_chunks = plan->moe.overlap_chunks;
+    lowering->exchanges = g_new0(AllToAll, model->n_layers * n_chunks);
     lowering->loads = g_new0(gint32, model->n_layers);
     int64_t moe_layer = 0;
     g_autofree int64_t *hottest = g_new0(int64_t, lowering->routing != NULL ? routing_n_tables(lowering->routing) : 1);
@@ -129,11 +130,19 @@ static void count_rows(Lowering *lowering)
         if (plan->ep > 1) {
             /* without loads all MoE layers exchange alike */
             gboolean is_alike = lowering->routing == NULL && last_moe >= 0;
-            lowering->exchanges[i] = is_alike ? lowering->exchanges[last_moe] : lowering_price_exchange(lowering, lowering->loads[i]);
+            for (int64_t c = 0; c < n_chunks; c++) {
+                lowering->exchanges[i * n_chunks + c] = is_alike ? lowering->exchanges[last_moe * n_chunks + c]
+                                                                 : lowering_price_exchange(lowering, lowering->loads[i], c);
+            }
             last_moe = i;
         }
         moe_layer++;
     }
+}
+
+const AllToAll *lowering_layer_exchanges(const Lowering *lowering, int64_t layer)
+{
+    return &lowering->exchanges[layer * lowering->plan->moe.overlap_chunks];
 }
 
 void lowering_take_losses(Lowering *lowering)

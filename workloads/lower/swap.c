@@ -83,11 +83,16 @@ static void copy_out(const Walk *walk, int op)
     emit_record(emitter, STREAM_COPY_OUT, out_token(op));
 }
 
-void walk_swap_out(const Walk *walk, int op)
+gboolean walk_swaps_out(const Walk *walk, int op)
 {
     const Retention *retention = walk->pass->retention;
     gboolean results = walk->mode == SAVE_SELECTED && retention != NULL && retention->of_op[op] == KEEP_DDR;
-    if (results || walk->moved[op] != 0) {
+    return !walk->in_recompute && (results || walk->moved[op] != 0);
+}
+
+void walk_swap_out(const Walk *walk, int op)
+{
+    if (walk_swaps_out(walk, op)) {
         copy_out(walk, op);
     }
 }

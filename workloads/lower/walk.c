@@ -1,7 +1,5 @@
 #include "workloads/lower/walk.h"
 
-#include "models/ops/dispatch.h"
-#include "models/ops/token-dispatch.h"
 #include "workloads/lower/host-copy.h"
 
 gint32 frame_aux(const Graph *graph, int op, int i)
@@ -31,7 +29,7 @@ gint32 frame_workspace(const Graph *graph)
 
 gint32 frame_cut_grad(const Graph *graph)
 {
-    return frame_exchange(graph) + 1;
+    return frame_workspace(graph) + 1;
 }
 
 gint32 frame_loss_grad(const Graph *graph)
@@ -39,14 +37,19 @@ gint32 frame_loss_grad(const Graph *graph)
     return frame_cut_grad(graph) + 1;
 }
 
-gint32 frame_exchange(const Graph *graph)
+gint32 frame_exchange(const Graph *graph, int op)
 {
-    return frame_workspace(graph) + 1;
+    return frame_loss_grad(graph) + 1 + walk_exchange_slot(graph, op);
+}
+
+gint32 frame_param_part(const Graph *graph, int param)
+{
+    return frame_loss_grad(graph) + 1 + walk_n_exchange_slots(graph) + param;
 }
 
 gint32 frame_host(const Graph *graph, int op, int slot)
 {
-    return frame_loss_grad(graph) + 1 + op * N_SLOTS + slot;
+    return layer_frame_buffers(graph) + op * N_SLOTS + slot;
 }
 
 gint32 frame_back(const Graph *graph, int op, int slot)
@@ -56,7 +59,7 @@ gint32 frame_back(const Graph *graph, int op, int slot)
 
 int layer_frame_buffers(const Graph *graph)
 {
-    return frame_loss_grad(graph) + 1;
+    return frame_param_part(graph, graph->n_chunks > 1 ? (int)graph->params->len : 0);
 }
 
 int layer_tier_buffers(const Graph *graph)
@@ -83,15 +86,18 @@ char *layer_buffer_name(const Graph *graph, gint32 buffer)
     if (buffer < frame_workspace(graph)) {
         return g_strdup_printf("gradient of %s", graph_param(graph, buffer - frame_param_grad(graph, 0))->name);
     }
-    if (buffer > frame_loss_grad(graph)) {
+    if (buffer >= layer_frame_buffers(graph)) {
         gint32 i = (buffer - frame_host(graph, 0, 0)) / N_SLOTS, n = graph_n_ops(graph);
         return g_strdup_printf("slot %d of %s, %s", (buffer - frame_host(graph, 0, 0)) % N_SLOTS, graph_op(graph, i % n)->name,
                                i < n ? "in host memory" : "back from host memory");
     }
+    if (buffer >= frame_param_part(graph, 0)) {
+        return g_strdup_printf("a chunk's gradient of %s", graph_param(graph, buffer - frame_param_part(graph, 0))->name);
+    }
     return g_strdup(buffer == frame_workspace(graph)  ? "workspace"
-                    : buffer == frame_exchange(graph) ? "exchanged rows"
-                    : buffer == frame_cut_grad(graph) ? "gradient at the cut"
-                                                      : "gradient of a loss");
+                    : buffer == frame_cut_grad(graph)  ? "gradient at the cut"
+                    : buffer == frame_loss_grad(graph) ? "gradient of a loss"
+                                                       : "exchanged rows");
 }
 
 int walk_source_index(const Graph *graph, int tensor)
@@ -121,6 +127,13 @@ Place layer_cut_grad(const Graph *graph)
 Place layer_param_grad(const Graph *graph, int param)
 {
     return (Place){ARG_FRAME, frame_param_grad(graph, param)};
+}
+
+Place layer_op_param_grad(const Graph *graph, int op, int i)
+{
+    int param = graph_op(graph, op)->params[i];
+    gboolean is_last = graph_param(graph, param)->op == op;
+    return is_last ? layer_param_grad(graph, param) : (Place){ARG_FRAME, frame_param_part(graph, param)};
 }
 
 gboolean walk_is_external(const Walk *walk, int tensor)
@@ -153,7 +166,9 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     int n_ops = graph_n_ops(graph), n_tensors = (int)graph->tensors->len;
     *walk = (Walk){.pass = pass, .graph = graph, .mode = mode};
     walk->first_op = pass->first_op;
-    walk->stop_op = walk->started = walk->returning = -1;
+    walk->stop_op = -1;
+    walk->under_way = g_new0(gboolean, n_ops);
+    walk->exchange_at = walk_exchange_places(graph);
     walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
     walk->saved = g_new0(OpSaved, n_ops);
     walk->saves = g_new0(gboolean, n_ops);
@@ -209,6 +224,8 @@ void walk_clear(Walk *walk)
     g_free(walk->saved);
     g_free(walk->saves);
     g_free(walk->moved);
+    g_free(walk->under_way);
+    g_free(walk->exchange_at);
     g_free(walk->is_moving);
     g_free(walk->storage);
     g_free(walk->uses);
@@ -309,64 +326,7 @@ void walk_free_tensor(Walk *walk, int tensor)
     walk->alive[tensor] = FALSE;
 }
 
-/* The rows change ranks: the exchange waits for compute, and compute, later, for it. */
-static void emit_exchange(const LayerPass *pass, int op, gboolean backward, Place from, Place to)
-{
-    Emitter *emitter = pass->emitter;
-    const AllToAll *exchange = &pass->exchange;
-    gboolean follows = token_dispatch_follows(graph_op(pass->graph, op));
-    gboolean to_experts = op_class(graph_op(pass->graph, op)->kind)->to_experts != backward;
-    const CollPrice *price = follows ? &exchange->weights : to_experts ? &exchange->dispatch : &exchange->combine;
-    if (emitter->is_selective && !emitter->is_backward) {
-        emit_host(emitter, emitter->device->selective_collective_ns);
-    }
-    emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-    emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-    emit_collective(emitter, STREAM_ALL_TO_ALL, to_experts ? exchange->dispatch_coll : exchange->combine_coll, GROUP_EP,
-                    follows ? exchange->weights_bytes : exchange->bytes, price)
-        ->op = op;
-    emit_operand(emitter, from);
-    emit_operand(emitter, to);
-    emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
-}
-
-static void emit_exchange_wait(const LayerPass *pass)
-{
-    emit_wait(pass->emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
-}
-
-/* Counts go first, and for tokens the order of their slots; the host must know them before it can size the exchange. */
-static void emit_counts_exchange(const Walk *walk, int op, int n_host_syncs)
-{
-    const LayerPass *pass = walk->pass;
-    const Op *info = graph_op(walk->graph, op);
-    gboolean tokens = info->kind == OP_token_dispatch;
-    Emitter *emitter = pass->emitter;
-    emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-    emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});
-    emit_collective(emitter, STREAM_ALL_TO_ALL, COLL_all_to_all, GROUP_EP, pass->exchange.counts_bytes, &pass->exchange.counts)
-        ->op = op;
-    emit_operand(emitter, walk_tensor(walk, info->inputs[tokens ? 2 : 1]));
-    if (tokens) {
-        emit_operand(emitter, walk_tensor(walk, info->inputs[1]));
-        emit_operand(emitter, (Place){ARG_FRAME, -1});
-    }
-    emit_record(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
-    emit_wait(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_DONE});
-    for (int i = 0; i < n_host_syncs; i++) {
-        Instr *sync = emit(emitter, INSTR_HOST_SYNC, STREAM_COMPUTE);
-        sync->host_ns = emitter->device->host_sync_ns;
-        sync->op = op;
-    }
-}
-
-/* Where the rows of an exchange are: the operator's side of it and the workspace that holds them on the other side. */
-typedef struct ExchangePlaces {
-    Place own, arrived;
-} ExchangePlaces;
-
-/* Buffers of a pass of an operator. In an exchange the kernels see the workspace instead of what was, or will be, sent. */
-static void emit_op_value(const Walk *walk, int op, gboolean backward, const Place *douts, const ExchangePlaces *exchange)
+void walk_emit_value(const Walk *walk, int op, gboolean backward, const Place *douts, const ExchangePlaces *exchange)
 {
     Emitter *emitter = walk->pass->emitter;
     const Place absent = {ARG_FRAME, -1};
@@ -399,125 +359,19 @@ static void emit_op_value(const Walk *walk, int op, gboolean backward, const Pla
     }
 }
 
-static ExchangePlaces exchange_places(const Walk *walk, int op, gboolean backward, const Place *douts)
-{
-    const Op *info = graph_op(walk->graph, op);
-    ExchangePlaces places = {.arrived = {ARG_FRAME, frame_exchange(walk->graph)}};
-    if (op_class(info->kind)->to_experts) {
-        places.own = backward ? (Place){ARG_FRAME, frame_grad(walk->graph, op, 0)} : walk_tensor(walk, walk->storage[info->inputs[0]]);
-    } else {
-        places.own = backward ? douts[0] : walk_tensor(walk, info->outputs[0]);
-    }
-    return places;
-}
-
-gboolean walk_op_exchanges(const Graph *graph, int op)
-{
-    return op_class(graph_op(graph, op)->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && graph->ep_size > 1;
-}
-
-int layer_exchange_start(const Graph *graph, int op)
-{
-    int start = 0;
-    for (int i = 0; i < graph_op(graph, op)->n_inputs; i++) {
-        int tensor = graph_op(graph, op)->inputs[i];
-        start = tensor >= 0 ? MAX(start, graph_tensor(graph, tensor)->producer + 1) : start;
-    }
-    return token_dispatch_follows(graph_op(graph, op)) ? op : start;
-}
-
-/* Sends the rows of a dispatch, their counts before them; cost loses the host synchronisations that this takes. */
-static void send_to_experts(const Walk *walk, int op, OpCost *cost)
-{
-    const LayerPass *pass = walk->pass;
-    const Op *info = graph_op(walk->graph, op);
-    ExchangePlaces places = exchange_places(walk, op, FALSE, NULL);
-    emit_alloc(pass->emitter, STREAM_COMPUTE, places.arrived, cost->workspace_bytes, MEM_WORKSPACE);
-    if (!dispatch_is_padded(info) && !token_dispatch_follows(info)) {
-        emit_counts_exchange(walk, op, cost->n_host_syncs);
-        cost->n_host_syncs = 0;
-    }
-    emit_exchange(pass, op, FALSE, places.own, places.arrived);
-}
-
-void walk_start_exchange(Walk *walk, int op, int end_op)
-{
-    for (int d = op + 1; d < end_op; d++) {
-        gboolean is_dispatch = walk_op_exchanges(walk->graph, d) && op_class(graph_op(walk->graph, d)->kind)->to_experts;
-        gboolean runs = !walk->in_recompute ||
-                        (!(walk->mode == SAVE_SELECTED && walk_keeps_op(walk, d)) && retention_runs(walk->pass->retention, d));
-        if (is_dispatch && runs && layer_exchange_start(walk->graph, d) == op) {
-            OpView view = walk_view(walk, d);
-            OpCost cost = {0};
-            op_class(view.op->kind)->forward_cost(&view, &cost);
-            send_to_experts(walk, d, &cost);
-            walk->started = d;
-        }
-    }
-}
-
-void walk_end_exchange(Walk *walk, int op, int tensor)
-{
-    int d = walk->returning;
-    if (d < 0) {
-        return;
-    }
-    gboolean is_read = tensor >= 0 ? tensor == graph_op(walk->graph, d)->inputs[0] : op < layer_exchange_start(walk->graph, d);
-    if (is_read) {
-        emit_exchange_wait(walk->pass);
-        emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_exchange(walk->graph)});
-        walk->returning = -1;
-    }
-}
-
-/* An operator with an exchange. */
-static void compute_exchanged(Walk *walk, int op, OpCost *cost, const Place *douts)
-{
-    const LayerPass *pass = walk->pass;
-    gboolean backward = douts != NULL;
-    OpKind kind = graph_op(walk->graph, op)->kind;
-    ExchangePlaces places = exchange_places(walk, op, backward, douts);
-    if (op_class(kind)->to_experts && !backward) {
-        if (walk->started == op) {
-            cost->n_host_syncs = dispatch_is_padded(graph_op(walk->graph, op)) ? cost->n_host_syncs : 0;
-        } else {
-            send_to_experts(walk, op, cost);
-        }
-        walk->started = -1;
-        emit_exchange_wait(pass);
-    } else {
-        emit_alloc(pass->emitter, STREAM_COMPUTE, places.arrived, cost->workspace_bytes, MEM_WORKSPACE);
-    }
-    if (!op_class(kind)->to_experts && backward) {
-        emit_exchange(pass, op, backward, places.own, places.arrived);
-        emit_exchange_wait(pass);
-    }
-    emit_cost(pass->emitter, STREAM_COMPUTE, cost, (int)kind, op);
-    emit_op_value(walk, op, backward, douts, &places);
-    if (op_class(kind)->to_experts == backward) {
-        emit_exchange(pass, op, backward, places.arrived, places.own);
-        if (backward && layer_exchange_start(walk->graph, op) < op) {
-            walk->returning = op;
-            return;
-        }
-        emit_exchange_wait(pass);
-    }
-    emit_free(pass->emitter, places.arrived);
-}
-
 void walk_compute(Walk *walk, int op, OpCost *cost, const Place *douts)
 {
     Emitter *emitter = walk->pass->emitter;
     Place workspace = {ARG_FRAME, frame_workspace(walk->graph)};
     if (walk_op_exchanges(walk->graph, op)) {
-        compute_exchanged(walk, op, cost, douts);
+        walk_compute_exchanged(walk, op, cost, douts);
         return;
     }
     if (cost->workspace_bytes > 0) {
         emit_alloc(emitter, STREAM_COMPUTE, workspace, cost->workspace_bytes, MEM_WORKSPACE);
     }
     emit_cost(emitter, STREAM_COMPUTE, cost, (int)graph_op(walk->graph, op)->kind, op);
-    emit_op_value(walk, op, douts != NULL, douts, NULL);
+    walk_emit_value(walk, op, douts != NULL, douts, NULL);
     if (cost->workspace_bytes > 0) {
         emit_free(emitter, workspace);
     }

@@ -2,8 +2,8 @@
  * Walk: the state of one pass over the operators of a graph, shared by the forward and the backward pass.
  *
  * Frame layout: tensors, auxiliary tensors (OP_AUX_MAX per operator), gradients that an operator makes of its inputs, sums
- * of such gradients with earlier ones (OP_INPUTS_MAX each per operator), gradients of parameters, workspace, exchanged rows, cut
- * gradient, gradient of a loss of the layer (which the same operator reads at once);
+ * of such gradients with earlier ones (OP_INPUTS_MAX each per operator), gradients of parameters, workspace, cut gradient,
+ * gradient of a loss of the layer (which the same operator reads at once), what exchanges bring, gradients of parameters by chunk;
  * where something moves to DDR: N_SLOTS pinned host buffers per operator, and as many in HBM for what came back.
  */
 #pragma once
@@ -27,8 +27,9 @@ typedef struct Walk {
     gboolean *alive;     /* by tensor */
     int stop_op;             /* operator in which a recomputation stops once its tensors to keep are made, or -1 */
     gboolean source_dies_early; /* nobody keeps the dying source for backward: it dies with the forward pass */
-    int started;             /* dispatch whose rows are on their way already, or -1 */
-    int returning;           /* dispatch whose backward has sent its rows, which nobody has waited for yet, or -1 */
+    gboolean *under_way;        /* by operator: its rows have been sent, and nobody has waited for them yet */
+    gboolean has_counts;        /* of all chunks: they have been exchanged in this pass */
+    int *exchange_at;           /* by operator: layer_exchange_start() or layer_exchange_end(); -1 = no exchange */
     Place *grad;         /* by tensor; idx -1 = none */
     GArray *held;        /* GradHold */
 } Walk;
@@ -45,12 +46,20 @@ gint32 frame_grad(const Graph *graph, int op, int i);
 gint32 frame_sum(const Graph *graph, int op, int i);
 gint32 frame_param_grad(const Graph *graph, int param);
 gint32 frame_workspace(const Graph *graph);
-gint32 frame_exchange(const Graph *graph);
+gint32 frame_exchange(const Graph *graph, int op);
 gint32 frame_cut_grad(const Graph *graph);
 gint32 frame_loss_grad(const Graph *graph);
+gint32 frame_param_part(const Graph *graph, int param);
 
 /* Whether an operator of a graph sends rows to other ranks: its scratch memory is frame_exchange. */
 gboolean walk_op_exchanges(const Graph *graph, int op);
+
+/* Which of a graph's exchanges that is, and how many there can be: kinds for each chunk. */
+gint32 walk_exchange_slot(const Graph *graph, int op);
+gint32 walk_n_exchange_slots(const Graph *graph);
+
+/* By operator: where its exchange starts (to the experts) or is over (layer_exchange_start, layer_exchange_end), -1 = none; caller frees. */
+int *walk_exchange_places(const Graph *graph);
 
 gint32 frame_host(const Graph *graph, int op, int slot);
 gint32 frame_back(const Graph *graph, int op, int slot);
@@ -93,12 +102,25 @@ void walk_free_tensor(Walk *walk, int tensor);
 void walk_compute(Walk *walk, int op, OpCost *cost, const Place *douts);
 
 /*
- * Rows on their way while others compute. Before operator op of a forward pass: the exchange of a later dispatch starts
- * here if op is the first behind what that reads. In backward the rows of a dispatch are waited for as late as they are
- * read: before that operator's backward (tensor -1), or when another gradient of the tensor arrives.
+ * Rows on their way while others compute (layer_exchange_start, layer_exchange_end). Before operator op of a forward or backward
+ * pass whose last operators are first_op and end_op - 1: what must be back is waited for, what can leave leaves. op beyond them:
+ * everything is waited for.
  */
-void walk_start_exchange(Walk *walk, int op, int end_op);
-void walk_end_exchange(Walk *walk, int op, int tensor);
+void walk_exchanges_before(Walk *walk, int op, int end_op, gboolean backward);
+
+/* Another gradient of a tensor arrives: its rows must be back. */
+void walk_end_exchange_of(Walk *walk, int tensor);
+
+/* An operator with an exchange, for walk_compute. */
+void walk_compute_exchanged(Walk *walk, int op, OpCost *cost, const Place *douts);
+
+/* Where the rows of an exchange are: the operator's side of it and the workspace that holds them on the other side. */
+typedef struct ExchangePlaces {
+    Place own, arrived;
+} ExchangePlaces;
+
+/* Buffers of a pass of an operator. In an exchange the kernels see the workspace instead of what was, or will be, sent. */
+void walk_emit_value(const Walk *walk, int op, gboolean backward, const Place *douts, const ExchangePlaces *exchange);
 
 /* Losses of layers (layer-loss.c): whether an operator's result is summed over all ranks, and that sum, behind its kernels. */
 gboolean walk_is_summed(const Graph *graph, int op);
@@ -111,8 +133,9 @@ gboolean walk_start_loss_grad(Walk *walk, int op, Place *ret_grad);
 /* First and last operator that reads an expert parameter; FALSE if there is none. */
 gboolean walk_expert_range(const Walk *walk, int *ret_first, int *ret_last);
 
-/* Copies what of an operator's slots goes to DDR, behind the compute stream (swap.c). */
+/* Copies what of an operator's slots goes to DDR, behind the compute stream, if any does in this pass (swap.c). */
 void walk_swap_out(const Walk *walk, int op);
+gboolean walk_swaps_out(const Walk *walk, int op);
 
 /* Compute waits until what came back of an operator is there. */
 void walk_swap_wait(const Walk *walk, int op);

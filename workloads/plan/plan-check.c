@@ -169,8 +169,8 @@ static void check_moe(Plan *plan, JsonObject *root)
     int64_t rule_k = moe_capacity_rule_top_k(moe->capacity.rule);
     gboolean asks = moe->capacity.factor > 0 || moe->drop_target >= 0 || moe->pad || moe->balance != PLAN_BALANCE_NONE ||
                     moe->redundant_experts > 0 || moe->placement != PLAN_PLACEMENT_LINEAR ||
-                    moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL || moe->shared_overlap || moe->aux_loss_coeff > 0 ||
-                    moe->z_loss_coeff > 0;
+                    moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL || moe->shared_overlap || moe->overlap_chunks > 1 ||
+                    moe->aux_loss_coeff > 0 || moe->z_loss_coeff > 0;
     if (model->n_experts == 0) {
         if (asks) {
             json_object_fail(root, "moe", "has no effect: %s has no experts; leave it out", model->name);
@@ -187,6 +187,18 @@ static void check_moe(Plan *plan, JsonObject *root)
     } else if (moe->shared_overlap && (plan->ep == 1 || model->shared_width == 0)) {
         json_object_fail(root, "moe.shared_overlap", "has no effect: %s; leave it out",
                          plan->ep == 1 ? "without expert parallelism no rows travel" : "the model has no shared experts");
+    } else if (moe->overlap_chunks > 1 && plan->ep == 1) {
+        json_object_fail(root, "moe", "overlap_chunks %" G_GINT64_FORMAT " has no effect: without expert parallelism no rows travel; leave it out",
+                         moe->overlap_chunks);
+    } else if (moe->overlap_chunks > 1 && moe->pad) {
+        json_object_fail(root, "moe",
+                         "overlap_chunks %" G_GINT64_FORMAT " cuts the tokens, but pad_to_capacity sizes experts for all tokens of a "
+                         "micro-batch together; leave one of them out",
+                         moe->overlap_chunks);
+    } else if (moe->overlap_chunks > plan->seq_len * plan->micro_batch) {
+        json_object_fail(root, "moe",
+                         "overlap_chunks %" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " tokens of a micro-batch; use at most that",
+                         moe->overlap_chunks, plan->seq_len * plan->micro_batch);
     } else if (plan_sends_tokens(plan) && moe->pad) {
         json_object_fail(root, "moe.pad_to_capacity", "is defined for a row per choice; use dispatch \"all_to_all\" or \"hierarchical\"");
     } else if (moe->pad && moe->redundant_experts > 0) {

@@ -146,7 +146,7 @@ void read_moe(Plan *plan, JsonObject *root)
 {
     static const char *const dispatches[N_PLAN_DISPATCHES] = {"all_to_all", "hierarchical", "all_gather", "deepep", "hybridep"};
     JsonObject *object = json_object_child(root, "moe");
-    plan->moe = (PlanMoe){.drop_target = -1};
+    plan->moe = (PlanMoe){.drop_target = -1, .overlap_chunks = 1};
     if (object == NULL) {
         return;
     }
@@ -154,6 +154,6 @@ void read_moe(Plan *plan, JsonObject *root)
     read_balance(&plan->moe, object);
     plan->moe.dispatch = (PlanDispatch)json_object_choice(object, "dispatch", dispatches, N_PLAN_DISPATCHES, 0);
     plan->moe.shared_overlap = json_object_bool(object, "shared_overlap", FALSE);
-    plan_refuse_number(object, "overlap_chunks", 1);
+    plan->moe.overlap_chunks = json_object_int(object, "overlap_chunks", 1, TOKEN_CHUNKS_MAX, 1);
     json_object_end(object);
 }

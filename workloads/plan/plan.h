@@ -59,6 +59,7 @@ typedef struct PlanMoe {
     PlanPlacement placement;
     PlanDispatch dispatch;
     gboolean shared_overlap; /* shared experts run while rows travel to the routed ones */
+    int64_t overlap_chunks; /* chunks of tokens that travel and are computed in turn (models/blocks/moe-layer.c); 1 = all at once */
     int64_t replace_every; /* steps between two placements by the loads since; 0 = never moved */
 } PlanMoe;
 
@@ -124,6 +125,9 @@ static inline gboolean plan_is_open(const Plan *plan)
 {
     return plan->cache_fits || plan->seq_chunk_fits;
 }
+
+/* Tokens of a rank's micro-batch in a chunk of those that MoE layers cut them into (moe.overlap_chunks). */
+int64_t plan_chunk_tokens(const Plan *plan, int64_t chunk);
 
 /* Whether tokens travel as they are, and slots are made at the ranks of the experts. */
 gboolean plan_sends_tokens(const Plan *plan);

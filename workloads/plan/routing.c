@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "workloads/plan/router-load.h"
+#include "workloads/plan/routing-chunks.h"
 #include "workloads/plan/routing-draw.h"
 #include "workloads/plan/routing-file.h"
 
@@ -13,6 +14,8 @@ typedef struct RoutingTable {
     int64_t *slot_rows; /* [slots]: what the experts compute */
     int64_t *splits;    /* [source][dest] */
     int64_t *arrivals;  /* [source][dest]: tokens, each once */
+    int64_t *chunk_rows; /* [rank][chunk][local slot], or NULL: there are no chunks */
+    int64_t *chunk_splits, *chunk_arrivals; /* [chunk][source][dest] */
     int64_t capacity, n_routed, n_dropped;
     Placement *placement; /* or NULL */
 } RoutingTable;
@@ -51,6 +54,8 @@ RoutingSpec routing_spec(const Plan *plan, int64_t tokens, int64_t sequences)
         .capacity = plan->moe.capacity,
         .measured_capacity = plan_capacity_is_measured(plan),
         .drop_target = plan->moe.drop_target,
+        .drop = plan->moe.drop,
+        .chunks = plan->moe.overlap_chunks,
         .padded = plan->moe.pad,
         .slots = plan_expert_slots(plan),
         .placement = plan->moe.placement,
@@ -163,6 +168,60 @@ static int64_t slot_rows(const RoutingSpec *spec, const RoutingTable *table, int
     return placement_rows(table->placement, slot, source, tokens[table->placement->expert[slot]]);
 }
 
+/* Tokens of a source for a slot's expert before a chunk, and in it: the rows of that slot among them. */
+static int64_t chunk_slot_rows(const RoutingTable *table, int64_t source, int64_t slot, int64_t before, int64_t tokens)
+{
+    const Placement *placement = table->placement;
+    return placement == NULL ? tokens
+                             : placement_rows(placement, slot, source, before + tokens) - placement_rows(placement, slot, source, before);
+}
+
+/* The kept tokens of a source, chunk by chunk, to the slots: kept[chunk][expert]. */
+static void spread_chunks(const Routing *routing, RoutingTable *table, int64_t source, const int64_t *kept)
+{
+    const RoutingSpec *spec = &routing->spec;
+    int64_t local = routing->slots / spec->n_ranks, n = spec->n_ranks;
+    for (int64_t slot = 0; slot < routing->slots; slot++) {
+        int64_t expert = table->placement != NULL ? table->placement->expert[slot] : slot, before = 0, dest = slot / local;
+        for (int64_t c = 0; c < spec->chunks; c++) {
+            int64_t tokens = kept[c * spec->experts + expert], rows = chunk_slot_rows(table, source, slot, before, tokens);
+            table->chunk_rows[(dest * spec->chunks + c) * local + slot % local] += rows;
+            table->chunk_splits[(c * n + source) * n + dest] += rows;
+            before += tokens;
+        }
+    }
+}
+
+/* Cuts the tokens of each source into chunks. routed: before capacities. */
+static void table_cut(const Routing *routing, int64_t idx, const int64_t *routed)
+{
+    const RoutingSpec *spec = &routing->spec;
+    RoutingTable *table = &routing->tables[idx];
+    int64_t n = spec->n_ranks, chunks = spec->chunks;
+    g_autofree int64_t *kept = g_new(int64_t, chunks * spec->experts);
+    table->chunk_rows = g_new0(int64_t, chunks * routing->slots);
+    table->chunk_splits = g_new0(int64_t, chunks * n * n);
+    table->chunk_arrivals = g_new0(int64_t, chunks * n * n);
+    for (int64_t source = 0; source < n; source++) {
+        for (int64_t c = 0; spec->chunk_tokens != NULL && c < chunks; c++) {
+            memcpy(kept + c * spec->experts, spec->chunk_tokens + ((idx * chunks + c) * n + source) * spec->experts,
+                   (size_t)spec->experts * sizeof *kept);
+        }
+        if (spec->chunk_tokens == NULL) {
+            routing_cut_source(spec, (int)idx, source, routed + source * spec->experts, spec->exact ? 0 : table->capacity, kept);
+        }
+        spread_chunks(routing, table, source, kept);
+    }
+    for (int64_t i = 0; i < chunks * n * n; i++) {
+        ArrivalSpec arrival = spec->arrival;
+        int64_t c = i / (n * n);
+        arrival.tokens = token_chunk_start(spec->tokens, chunks, c + 1) - token_chunk_start(spec->tokens, chunks, c);
+        table->chunk_arrivals[i] = spec->arrivals != NULL     ? spec->arrivals[idx * chunks * n * n + i]
+                                   : spec->arrival.top_k > 0 ? arrivals_expected(&arrival, table->chunk_splits[i], n)
+                                                             : 0;
+    }
+}
+
 /* Cuts the idx-th table at its capacity, shares rows among copies, and sums over the sources. */
 static void table_finish(const Routing *routing, int64_t idx, const double *share)
 {
@@ -177,6 +236,9 @@ static void table_finish(const Routing *routing, int64_t idx, const double *shar
     } else {
         table->placement = place_experts(spec, share);
         table->capacity = table_capacity(spec, table);
+    }
+    if (spec->chunks > 1) {
+        table_cut(routing, idx, table->tokens);
     }
     table->slot_rows = g_new0(int64_t, routing->slots);
     table->splits = g_new0(int64_t, spec->n_ranks * spec->n_ranks);
@@ -194,10 +256,12 @@ static void table_finish(const Routing *routing, int64_t idx, const double *shar
         }
     }
     table->arrivals = g_new(int64_t, spec->n_ranks * spec->n_ranks);
-    for (int64_t i = 0; i < spec->n_ranks * spec->n_ranks; i++) {
-        table->arrivals[i] = spec->arrivals != NULL ? spec->arrivals[idx * spec->n_ranks * spec->n_ranks + i]
-                             : spec->arrival.top_k > 0 ? arrivals_expected(&spec->arrival, table->splits[i], spec->n_ranks)
-                                                       : 0;
+    int64_t pairs = spec->n_ranks * spec->n_ranks;
+    for (int64_t i = 0; i < pairs; i++) {
+        table->arrivals[i] = spec->arrival.top_k > 0 ? arrivals_expected(&spec->arrival, table->splits[i], spec->n_ranks) : 0;
+        for (int64_t c = 0; spec->arrivals != NULL && c < MAX(spec->chunks, 1); c++) {
+            table->arrivals[i] = (c > 0 ? table->arrivals[i] : 0) + spec->arrivals[(idx * MAX(spec->chunks, 1) + c) * pairs + i];
+        }
     }
 }
 
@@ -333,6 +397,9 @@ void routing_free(Routing *routing)
         g_free(routing->tables[i].slot_rows);
         g_free(routing->tables[i].splits);
         g_free(routing->tables[i].arrivals);
+        g_free(routing->tables[i].chunk_rows);
+        g_free(routing->tables[i].chunk_splits);
+        g_free(routing->tables[i].chunk_arrivals);
         placement_free(routing->tables[i].placement);
     }
     g_free(routing->tables);
@@ -378,50 +445,56 @@ const int64_t *routing_arrivals(const Routing *routing, int table)
     return table_at(routing, table)->arrivals;
 }
 
+const int64_t *routing_chunk_splits(const Routing *routing, int table, int64_t chunk)
+{
+    const RoutingTable *t = table_at(routing, table);
+    return t->chunk_splits == NULL ? t->splits : t->chunk_splits + chunk * routing->spec.n_ranks * routing->spec.n_ranks;
+}
+
+const int64_t *routing_chunk_arrivals(const Routing *routing, int table, int64_t chunk)
+{
+    const RoutingTable *t = table_at(routing, table);
+    return t->chunk_arrivals == NULL ? t->arrivals : t->chunk_arrivals + chunk * routing->spec.n_ranks * routing->spec.n_ranks;
+}
+
 int64_t routing_send_rows(const Routing *routing, int table, int64_t source, int64_t dest)
 {
     g_assert(source >= 0 && source < routing->spec.n_ranks && dest >= 0 && dest < routing->spec.n_ranks);
     return table_at(routing, table)->splits[source * routing->spec.n_ranks + dest];
 }
 
-void routing_rows(const Routing *routing, int table, int64_t ep_rank, RoutingRows *ret_rows)
+/* Sums of a split matrix and of arrivals, as one rank sees them. */
+static void sum_pairs(const Routing *routing, const int64_t *splits, const int64_t *arrivals, int64_t ep_rank, RoutingRows *rows)
 {
-    const RoutingTable *t = table_at(routing, table);
-    int64_t n = routing->spec.n_ranks, local = routing->slots / n;
-    *ret_rows = (RoutingRows){
-        .local_expert_rows = t->slot_rows + ep_rank * local, .capacity = t->capacity, .placement = t->placement};
+    int64_t n = routing->spec.n_ranks;
     for (int64_t peer = 0; peer < n; peer++) {
-        ret_rows->n_received += t->splits[peer * n + ep_rank];
-        ret_rows->n_sent += t->splits[ep_rank * n + peer];
-        ret_rows->n_arrived += t->arrivals[peer * n + ep_rank];
+        rows->n_received += splits[peer * n + ep_rank];
+        rows->n_sent += splits[ep_rank * n + peer];
+        rows->n_arrived += arrivals[peer * n + ep_rank];
     }
 }
 
-RowCounts routing_row_counts(const Plan *plan, const Routing *routing, int64_t moe_layer, int64_t ep_rank)
+void routing_rows(const Routing *routing, int table, int64_t ep_rank, RoutingRows *ret_rows)
 {
-    const Model *model = plan->model;
-    int64_t tokens = plan->seq_len * plan->micro_batch;
-    RowCounts counts = {.seq_len = plan->seq_len, .source = ep_rank};
-    counts.rows[ROWS_ONE] = 1;
-    counts.rows[ROWS_TOKENS] = tokens;
-    counts.rows[ROWS_SLOTS] = counts.rows[ROWS_RECEIVED] = tokens * model->top_k;
-    ArrivalSpec arrival = arrivals_spec(plan);
-    counts.rows[ROWS_ARRIVED] = plan->ep * arrivals_expected(&arrival, tokens * model->top_k / plan->ep, plan->ep);
-    counts.rows[ROWS_EXPERTS] = plan_expert_slots(plan);
-    counts.rows[ROWS_LOCAL_EXPERTS] = plan_expert_slots(plan) / plan->ep;
-    counts.rows[ROWS_PAIRS] = tokens * plan->seq_len;
-    counts.rows[ROWS_SEQUENCES] = plan->micro_batch;
-    if (routing != NULL && moe_layer >= 0) {
-        RoutingRows rows;
-        routing_rows(routing, routing_table(routing, moe_layer), ep_rank, &rows);
-        counts.local_expert_rows = rows.local_expert_rows;
-        counts.rows[ROWS_RECEIVED] = rows.n_received;
-        counts.rows[ROWS_ARRIVED] = rows.n_arrived;
-        counts.rows[ROWS_SLOTS] = rows.n_sent;
-        counts.capacity = rows.capacity;
-        counts.placement = rows.placement;
+    const RoutingTable *t = table_at(routing, table);
+    int64_t local = routing->slots / routing->spec.n_ranks;
+    *ret_rows = (RoutingRows){
+        .local_expert_rows = t->slot_rows + ep_rank * local, .capacity = t->capacity, .placement = t->placement};
+    sum_pairs(routing, t->splits, t->arrivals, ep_rank, ret_rows);
+}
+
+void routing_chunk_rows(const Routing *routing, int table, int64_t ep_rank, int64_t chunk, RoutingRows *ret_rows)
+{
+    const RoutingTable *t = table_at(routing, table);
+    int64_t local = routing->slots / routing->spec.n_ranks;
+    if (t->chunk_rows == NULL) {
+        routing_rows(routing, table, ep_rank, ret_rows);
+        return;
     }
-    return counts;
+    *ret_rows = (RoutingRows){.local_expert_rows = t->chunk_rows + (ep_rank * routing->spec.chunks + chunk) * local,
+                              .capacity = t->capacity,
+                              .placement = t->placement};
+    sum_pairs(routing, routing_chunk_splits(routing, table, chunk), routing_chunk_arrivals(routing, table, chunk), ep_rank, ret_rows);
 }
 
 /* Share of the kept tokens whose choices lie in the slots of a part: per token, expected choices there. */

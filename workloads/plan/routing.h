@@ -14,7 +14,7 @@
  * Each data-parallel replica of the experts (an expert-parallel group) draws its own tokens: RoutingSpec.group.
  *
  * Invariants: the tokens of a source over all experts are tokens * top_k before a capacity, and kept + dropped after it; no
- * expert gets more than all tokens of a source; equal inputs give equal loads; all groups have the same placement. Layers
+ * expert gets more than all tokens of a source; the rows of all chunks are those of the whole; equal inputs give equal loads; all groups have the same placement. Layers
  * with equal loads share one table (routing_table), so that they can be priced once.
  */
 #pragma once
@@ -54,12 +54,15 @@ typedef struct RoutingSpec {
     MoeCapacity capacity; /* factor 0: nothing is dropped */
     gboolean measured_capacity; /* fitted to the loads of the layer, within the factor */
     double drop_target;   /* of a fitted capacity; below 0 counts as 0 */
+    MoeDrop drop;         /* what a capacity cuts; known to chunks alone */
+    int64_t chunks;       /* of a source's tokens (routing-chunks.h); 0 counts as 1 */
     gboolean padded;      /* every slot computes exactly its capacity (without one: the largest count) */
     int64_t slots;        /* experts and copies; 0 counts as experts */
     PlanPlacement placement;
     int64_t nodes, router_groups; /* scale-up domains of the group, groups of experts that the router limits: for EPLB */
     ArrivalSpec arrival;      /* of tokens that travel once to each rank; top_k 0: none do */
-    const int64_t *arrivals;  /* [table][source][dest]: these instead of what is expected, or NULL */
+    const int64_t *arrivals;  /* [table][chunk][source][dest]: these instead of what is expected, or NULL */
+    const int64_t *chunk_tokens; /* [table][chunk][source][expert]: these, kept, instead of draws around the tokens of all; or NULL */
     const Routing *placed;    /* placements and capacities are this one's, layer by layer; or NULL = found from the loads */
     const double *popularity; /* [experts] of an earlier routing_popularity() of the same spec, or NULL */
 } RoutingSpec;
@@ -126,6 +129,11 @@ const int64_t *routing_splits(const Routing *routing, int table);
 
 /* Tokens that go from source to dest when each goes there once, [n_ranks * n_ranks] as the split matrix. */
 const int64_t *routing_arrivals(const Routing *routing, int table);
+
+/* The same of the tokens of a chunk, from 0; of all where there are no chunks. */
+const int64_t *routing_chunk_splits(const Routing *routing, int table, int64_t chunk);
+const int64_t *routing_chunk_arrivals(const Routing *routing, int table, int64_t chunk);
+void routing_chunk_rows(const Routing *routing, int table, int64_t ep_rank, int64_t chunk, RoutingRows *ret_rows);
 
 /* Rows that source sends to dest. */
 int64_t routing_send_rows(const Routing *routing, int table, int64_t source, int64_t dest);

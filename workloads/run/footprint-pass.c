@@ -27,8 +27,8 @@ typedef struct Grads {
     const Graph *graph;
     GArray *buffers; /* GradBytes */
     int *of_tensor;  /* index, or -1 */
-    int returning;   /* dispatch whose rows nobody has waited for yet, or -1; the bytes of their buffer */
-    int64_t returning_bytes;
+    int64_t *under_way; /* by operator: bytes of the rows of its exchange that nobody has waited for yet; 0 = none */
+    int n_ops;
 } Grads;
 
 void timeline_unshard(Timeline *timeline, const GroupBytes *group, int at)
@@ -201,13 +201,36 @@ static gboolean expert_range(const PassSpec *spec, int *ret_first, int *ret_last
     return *ret_first >= 0;
 }
 
-/* Rows of a dispatch arrive while the operators before it run: where their buffer is born. */
-static int workspace_from(const Lives *lives, int o)
+static gboolean is_exchange(const Graph *graph, int o)
+{
+    return op_class(graph_op(graph, o)->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && graph->ep_size > 1;
+}
+
+/*
+ * Scratch memory of an operator in forward: where it is born and dies. Rows go to their experts while the operators before a
+ * dispatch run, and come back while those behind a combine do, up to the end of the pass.
+ */
+static void workspace_alive(const Lives *lives, Timeline *timeline, int o, int end, int64_t bytes)
 {
     const Graph *graph = lives->spec->graph;
-    const OpClass *class = op_class(graph_op(graph, o)->kind);
-    gboolean early = class->to_experts && graph->ep_size > 1 && layer_exchange_start(graph, o) < o;
-    return early ? forward_place(layer_exchange_start(graph, o)) + AT_PRE : forward_place(o) + AT_KERNELS;
+    int from = forward_place(o) + AT_KERNELS, to = from;
+    if (is_exchange(graph, o) && op_class(graph_op(graph, o)->kind)->to_experts) {
+        from = layer_exchange_is_early(graph, o) ? forward_place(layer_exchange_start(graph, o)) + AT_PRE : from;
+    } else if (is_exchange(graph, o)) {
+        int back = MIN(layer_exchange_end(graph, o), end);
+        to = back > o + 1 ? forward_place(back) - 1 : to;
+    }
+    timeline_alive(timeline, bytes > 0 ? pass_round(bytes) : 0, from, to);
+}
+
+/* Whether anything of an operator is copied to DDR behind it. */
+static gboolean swaps_out(const Lives *lives, int o)
+{
+    const Retention *retention = lives->spec->retention;
+    if (retention == NULL || lives->spec->keep == PASS_KEEP_NONE) {
+        return FALSE;
+    }
+    return lives->spec->keep == PASS_KEEP_ALL ? retention->moved[o] != 0 : retention->of_op[o] == KEEP_DDR;
 }
 
 static void forward_op(const Lives *lives, Timeline *timeline, int o)
@@ -217,7 +240,7 @@ static void forward_op(const Lives *lives, Timeline *timeline, int o)
     int at = forward_place(o) + AT_KERNELS;
     OpCost cost = {0};
     op_class(view.op->kind)->forward_cost(&view, &cost);
-    timeline_alive(timeline, cost.workspace_bytes > 0 ? pass_round(cost.workspace_bytes) : 0, workspace_from(lives, o), at);
+    workspace_alive(lives, timeline, o, swaps_out(lives, o) ? o + 1 : lives->spec->end, cost.workspace_bytes);
     for (int i = 0; lives->saves[o] && i < lives->saved[o].n_aux; i++) {
         int64_t bytes = pass_round(op_aux_bytes(&lives->saved[o].aux[i], lives->spec->rows));
         timeline_born(timeline, bytes, at);
@@ -293,8 +316,7 @@ static void recompute_op(const Lives *lives, Timeline *timeline, int o, int end)
     }
     OpCost cost = {0};
     op_class(view.op->kind)->forward_cost(&view, &cost);
-    timeline_alive(timeline, !cached && cost.workspace_bytes > 0 ? pass_round(cost.workspace_bytes) : 0, workspace_from(lives, o),
-                   at);
+    workspace_alive(lives, timeline, o, end, cached ? 0 : cost.workspace_bytes);
     for (int i = 0; !cached && lives->saves[o] && i < lives->saved[o].n_aux; i++) {
         timeline_born(timeline, pass_round(op_aux_bytes(&lives->saved[o].aux[i], lives->spec->rows)), at);
     }
@@ -336,13 +358,11 @@ static void grads_release(Grads *grads, Timeline *timeline, int buffer, int at)
     }
 }
 
-/* The rows of a dispatch are back before a place: their buffer is free. */
-static void grads_end_exchange(Grads *grads, Timeline *timeline, int before)
+/* The rows of an operator's exchange are back before a place: their buffer is free. */
+static void grads_end_exchange(Grads *grads, Timeline *timeline, int op, int before)
 {
-    if (grads->returning >= 0) {
-        timeline_dead(timeline, grads->returning_bytes, before - 1);
-        grads->returning = -1;
-    }
+    timeline_dead(timeline, grads->under_way[op], before - 1);
+    grads->under_way[op] = 0;
 }
 
 /* Meets what has come before: added in place where the sum has no other name, else a new sum is born. */
@@ -353,8 +373,10 @@ static void grads_arrive(Grads *grads, Timeline *timeline, int tensor, int buffe
         grads->of_tensor[tensor] = buffer;
         return;
     }
-    if (grads->returning >= 0 && graph_op(grads->graph, grads->returning)->inputs[0] == tensor) {
-        grads_end_exchange(grads, timeline, at);
+    for (int o = 0; o < grads->n_ops; o++) {
+        if (grads->under_way[o] > 0 && graph_op(grads->graph, o)->inputs[0] == tensor) {
+            grads_end_exchange(grads, timeline, o, at);
+        }
     }
     if (g_array_index(grads->buffers, GradBytes, old).names > 1) {
         int64_t bytes = g_array_index(grads->buffers, GradBytes, old).bytes;
@@ -370,7 +392,8 @@ static void grads_init(Grads *grads, const Lives *lives)
     const PassSpec *spec = lives->spec;
     const Graph *graph = spec->graph;
     grads->graph = graph;
-    grads->returning = -1;
+    grads->n_ops = lives->n_ops;
+    grads->under_way = g_new0(int64_t, lives->n_ops);
     grads->buffers = g_array_new(FALSE, TRUE, sizeof(GradBytes));
     grads->of_tensor = g_new(int, graph->tensors->len);
     for (guint t = 0; t < graph->tensors->len; t++) {
@@ -404,15 +427,20 @@ static void backward_kernels(const Lives *lives, Grads *grads, Timeline *timelin
     OpView view = op_view(lives, o);
     int place = backward_place(lives, o), fresh[OP_INPUTS_MAX];
     int64_t workspace = workspace_bytes > 0 ? pass_round(workspace_bytes) : 0;
-    timeline_born(timeline, workspace, place + AT_KERNELS);
-    if (op_class(view.op->kind)->to_experts && view.graph->ep_size > 1 && layer_exchange_start(view.graph, o) < o) {
-        grads->returning = o;
-        grads->returning_bytes = workspace;
+    gboolean leaves = is_exchange(view.graph, o) && !op_class(view.op->kind)->to_experts;
+    gboolean returns = is_exchange(view.graph, o) && !leaves && layer_exchange_start(view.graph, o) < o;
+    gboolean early = leaves && layer_exchange_is_early(view.graph, o); /* behind the first that read its rows in forward */
+    timeline_born(timeline, workspace, early ? backward_place(lives, layer_exchange_end(view.graph, o) - 1) + AT_PRE : place + AT_KERNELS);
+    if (returns) {
+        grads->under_way[o] = workspace;
     } else {
         timeline_dead(timeline, workspace, place + AT_KERNELS);
     }
     for (int i = 0; i < view.op->n_params; i++) {
-        timeline_born(timeline, op_trains_param(&view, i) ? whole_bytes(lives->spec->plan, op_weight(&view, i)) : 0, place + AT_KERNELS);
+        int64_t bytes = op_trains_param(&view, i) ? whole_bytes(lives->spec->plan, op_weight(&view, i)) : 0;
+        gboolean joins = op_trains_param(&view, i) && op_weight(&view, i)->op != o; /* what other operators make of it */
+        timeline_born(timeline, bytes, place + AT_KERNELS);
+        timeline_dead(timeline, joins ? bytes : 0, place + AT_END);
     }
     for (int i = 0; i < view.op->n_inputs; i++) {
         fresh[i] = -1;
@@ -472,7 +500,6 @@ static int backward_op(const Lives *lives, Grads *grads, Timeline *timeline, int
     return place + AT_END;
 }
 
-/* Backward of all operators, and the deaths of everything that they kept. */
 /* What came back from DDR for an operator. */
 static int64_t back_bytes(const Lives *lives, int op)
 {
@@ -482,6 +509,7 @@ static int64_t back_bytes(const Lives *lives, int op)
     return spec->keep == PASS_KEEP_ALL && spec->retention != NULL ? pass_slot_bytes(spec->retention, spec->graph, spec->rows, ops) : 0;
 }
 
+/* Backward of all operators, and the deaths of everything that they kept. */
 static void backward_ops(const Lives *lives, Timeline *timeline)
 {
     const PassSpec *spec = lives->spec;
@@ -489,8 +517,10 @@ static void backward_ops(const Lives *lives, Timeline *timeline)
     Grads grads;
     grads_init(&grads, lives);
     for (int o = spec->end - 1; o >= spec->first; o--) {
-        if (grads.returning >= 0 && o < layer_exchange_start(spec->graph, grads.returning)) {
-            grads_end_exchange(&grads, timeline, backward_place(lives, o));
+        for (int d = o + 1; d < spec->end; d++) {
+            if (grads.under_way[d] > 0 && o < layer_exchange_start(spec->graph, d)) {
+                grads_end_exchange(&grads, timeline, d, backward_place(lives, o));
+            }
         }
         over[o] = lives->saves[o] ? backward_op(lives, &grads, timeline, o) : 0;
         for (int i = 0; lives->saves[o] && i < lives->saved[o].n_aux; i++) {
@@ -499,7 +529,9 @@ static void backward_ops(const Lives *lives, Timeline *timeline)
         }
         timeline_dead(timeline, lives->saves[o] ? back_bytes(lives, o) : 0, over[o]);
     }
-    grads_end_exchange(&grads, timeline, final_place(lives->n_ops));
+    for (int d = spec->first; d < spec->end; d++) {
+        grads_end_exchange(&grads, timeline, d, final_place(lives->n_ops));
+    }
     for (guint t = 0; t < spec->graph->tensors->len; t++) {
         int producer = graph_tensor(spec->graph, (int)t)->producer;
         gboolean is_private = spec->keep != PASS_KEEP_ALL || !is_handed_on(lives, (int)t);
@@ -509,6 +541,7 @@ static void backward_ops(const Lives *lives, Timeline *timeline)
     }
     g_array_unref(grads.buffers);
     g_free(grads.of_tensor);
+    g_free(grads.under_way);
 }
 
 /* The nested experts around the operators that read them. Returns the pending reduce buffer. */

@@ -46,16 +46,34 @@ static json_t *group_loads(const Plan *plan, const VirtualRanks *world, int64_t 
     return layers;
 }
 
-/* Tokens that went from rank to rank of an EP group, by MoE layer: [layer][source][dest]; caller frees. */
+/* Tokens that went from rank to rank of an EP group, by MoE layer: [layer][chunk][source][dest]; caller frees. */
 static int64_t *group_arrivals(const Plan *plan, const VirtualRanks *world, int64_t first_rank)
 {
-    int64_t n = plan->ep, *arrivals = g_new0(int64_t, MAX(plan->model->n_layers, 1) * n * n), *next = arrivals;
+    int64_t n = plan->ep, chunks = plan->moe.overlap_chunks;
+    int64_t *arrivals = g_new0(int64_t, MAX(plan->model->n_layers, 1) * chunks * n * n), *next = arrivals;
     for (int64_t l = 0; l < plan->model->n_layers; l++) {
-        for (int64_t i = 0; plan->model->layers[l].ffn == FFN_MOE && i < n * n; i++) {
-            *next++ = virtual_ranks_arrivals(world, first_rank + i / n, l, i % n);
+        for (int64_t i = 0; plan->model->layers[l].ffn == FFN_MOE && i < chunks * n * n; i++) {
+            *next++ = virtual_ranks_arrivals(world, first_rank + i / n % n, l, i / (n * n), i % n);
         }
     }
     return arrivals;
+}
+
+/* Rows of the chunks of one micro-batch, by MoE layer: [layer][chunk][source][expert]; NULL without chunks. Caller frees. */
+static int64_t *group_chunks(const Plan *plan, const VirtualRanks *world, int64_t first_rank)
+{
+    int64_t n = plan->ep, chunks = plan->moe.overlap_chunks, experts = plan->model->n_experts;
+    if (chunks == 1) {
+        return NULL;
+    }
+    int64_t *tokens = g_new0(int64_t, plan->model->n_layers * chunks * n * experts), *next = tokens;
+    for (int64_t l = 0; l < plan->model->n_layers; l++) {
+        for (int64_t i = 0; plan->model->layers[l].ffn == FFN_MOE && i < chunks * n * experts; i++) {
+            const int64_t *loads = virtual_ranks_chunk_loads(world, first_rank + i / experts % n, l, i / (experts * n));
+            *next++ = loads[i % experts] / plan->n_micro_batches;
+        }
+    }
+    return tokens;
 }
 
 /* Rows as the routers kept them, on the slots of the plan's own placement and under its capacities. */
@@ -68,7 +86,8 @@ static Routing *group_routing(const Plan *plan, const Routing *placed, const Vir
     spec.loads = loads;
     spec.exact = TRUE;
     spec.placed = placed;
-    g_autofree int64_t *arrivals = group_arrivals(plan, world, first_rank);
+    g_autofree int64_t *arrivals = group_arrivals(plan, world, first_rank), *chunks = group_chunks(plan, world, first_rank);
+    spec.chunk_tokens = chunks;
     spec.arrivals = plan_sends_tokens(plan) ? arrivals : NULL;
     return routing_new(&spec, error);
 }

@@ -8,11 +8,12 @@
 #include "workloads/run/rank.h"
 
 /* What the members of a group hold of a buffer: as much as the first. */
-static gboolean members_values(const RankAt *ats, int64_t n, TensorType type, const Tensor **ret_values, GError **error)
+static gboolean members_values(const RankAt *ats, int64_t n, int operand, TensorType type, const Tensor **ret_values,
+                               GError **error)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t numel = i > 0 ? tensor_numel(ret_values[0]) : -1;
-        ret_values[i] = rank_read_as(&ats[i], rank_operand(&ats[i], 0), type, numel, error);
+        ret_values[i] = rank_read_as(&ats[i], rank_operand(&ats[i], operand), type, numel, error);
         if (ret_values[i] == NULL) {
             return FALSE;
         }
@@ -61,7 +62,7 @@ static gboolean all_gather(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->compute;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
+    if (!members_values(ats, n, 0, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
         return FALSE;
     }
     int64_t numel = tensor_numel(parts[0]), chunk = numel / n;
@@ -91,7 +92,7 @@ static gboolean reduce_scatter(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->reduce;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
+    if (!members_values(ats, n, 0, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
         return FALSE;
     }
     g_autoptr(Tensor) sum = sum_of(parts, n);
@@ -110,7 +111,7 @@ static gboolean all_reduce(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->reduce;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
+    if (!members_values(ats, n, 0, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
         return FALSE;
     }
     g_autoptr(Tensor) sum = sum_of(parts, n);
@@ -122,16 +123,21 @@ static gboolean all_reduce(const RankAt *ats, int64_t n, GError **error)
     return TRUE;
 }
 
-static RankRouting *routing_of(const RankAt *at)
+/* Counts are those of the slots that there are. */
+static gboolean check_counts(const RankAt *at, int part, const Tensor *counts, GError **error)
 {
-    return &at->rank->routing[at->call->layer];
+    int64_t slots = rank_part_routing(at, part)->slots, sum = 0;
+    for (int64_t i = 0; i < tensor_numel(counts); i++) {
+        sum += ((const int64_t *)counts->data)[i];
+    }
+    return sum == slots || rank_fail(at, error, "counts %" G_GINT64_FORMAT " rows, its slots are %" G_GINT64_FORMAT, sum, slots);
 }
 
-/* Every member learns how many rows each other one will send to each of its experts. */
-static gboolean exchange_counts(const RankAt *ats, int64_t n, GError **error)
+/* Every member learns how many rows each other one will send to each of its experts, of a part of the tokens. */
+static gboolean exchange_part_counts(const RankAt *ats, int64_t n, int part, int operand, GError **error)
 {
     g_autofree const Tensor **counts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, TENSOR_I64, counts, error) || !check_bytes(ats, n, DTYPE_INT64, counts[0], error)) {
+    if (!members_values(ats, n, operand, TENSOR_I64, counts, error)) {
         return FALSE;
     }
     int64_t local = tensor_numel(counts[0]) / n, slots = plan_expert_slots(ats->rank->world->plan);
@@ -139,7 +145,12 @@ static gboolean exchange_counts(const RankAt *ats, int64_t n, GError **error)
         return rank_fail(ats, error, "exchanges what is no table of the rows of %" G_GINT64_FORMAT " experts", slots);
     }
     for (int64_t i = 0; i < n; i++) {
-        RankRouting *routing = routing_of(&ats[i]);
+        if (!check_counts(&ats[i], part, counts[i], error)) {
+            return FALSE;
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        RankRouting *routing = rank_part_routing(&ats[i], part);
         tensor_free(routing->sent);
         tensor_free(routing->arrived);
         routing->sent = tensor_dup(counts[i]);
@@ -158,8 +169,9 @@ static gboolean exchange_counts(const RankAt *ats, int64_t n, GError **error)
 /* Rows that the source sends to the experts of a member, and the first of them in its slots. */
 static int64_t sent_rows(const RankAt *source, int64_t n, int64_t member, int64_t *ret_first)
 {
-    const int64_t *sent = routing_of(source)->sent->data;
-    int64_t local = tensor_numel(routing_of(source)->sent) / n, rows = 0;
+    const Tensor *counts = rank_routing(source)->sent;
+    const int64_t *sent = counts->data;
+    int64_t local = tensor_numel(counts) / n, rows = 0;
     *ret_first = 0;
     for (int64_t e = 0; e < (member + 1) * local; e++) {
         *(e < member * local ? ret_first : &rows) += sent[e];
@@ -219,7 +231,7 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
     g_autofree int64_t *bytes = g_new0(int64_t, n); /* of a rank's own rows, there or back */
     int64_t width = graph_tensor(graph, graph_op(graph, ats->instr->op)->inputs[0])->width;
     for (int64_t i = 0; i < n; i++) {
-        const RankRouting *routing = routing_of(&ats[i]);
+        const RankRouting *routing = rank_routing(&ats[i]);
         if (!rank_knows_counts(&ats[i], routing)) {
             return rank_fail(&ats[i], error, "the host sizes the exchange before the counts are known to have come");
         }
@@ -233,7 +245,7 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
         }
     }
     for (int64_t i = 0; i < n; i++) {
-        const RankRouting *routing = routing_of(&ats[i]);
+        const RankRouting *routing = rank_routing(&ats[i]);
         to[i] = tensor_new_2d(TENSOR_F64, back ? routing->slots : routing->received, width);
     }
     size_t row = (size_t)width * sizeof(double);
@@ -264,12 +276,32 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
     return ok;
 }
 
+/* Counts of all chunks, or of all tokens; of tokens that travel as they are the order of their slots, too. */
+static gboolean exchange_counts(const RankAt *ats, int64_t n, gboolean tokens, GError **error)
+{
+    int each = tokens ? 2 : 1, n_parts = MAX(ats->segment->graph->n_chunks, 1);
+    if (ats->instr->n_operands != n_parts * each) {
+        return rank_fail(ats, error, "exchanges counts of %d parts of the tokens, there are %d", ats->instr->n_operands / each, n_parts);
+    }
+    for (int part = 0; part < n_parts; part++) {
+        if (!exchange_part_counts(ats, n, part, part * each, error) || (tokens && !rank_token_ids(ats, n, part, part * each + 1, error))) {
+            return FALSE;
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (!rank_check_bytes(&ats[i], n_parts * dtype_bytes(DTYPE_INT64, plan_expert_slots(ats->rank->world->plan)), error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
 /* What an operator of a MoE layer exchanges: counts before its rows, then rows or tokens. */
 static gboolean exchange(const RankAt *ats, int64_t n, GError **error)
 {
     const Instr *instr = ats->instr;
     OpKind kind = graph_op(ats->segment->graph, instr->op)->kind;
-    gboolean tokens = kind == OP_token_dispatch || kind == OP_token_combine, counts = instr->n_operands != 2;
+    gboolean tokens = kind == OP_token_dispatch || kind == OP_token_combine, counts = instr->action == VALUE_EXCHANGE_COUNTS;
     gboolean gathers = !counts && ats->rank->world->plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER;
     gboolean back = op_class(kind)->to_experts == (instr->phase == PHASE_BACKWARD);
     CollKind wanted = !gathers ? COLL_all_to_all : back ? COLL_reduce_scatter : COLL_all_gather;
@@ -278,7 +310,7 @@ static gboolean exchange(const RankAt *ats, int64_t n, GError **error)
                          coll_name((CollKind)instr->coll));
     }
     if (counts) {
-        return exchange_counts(ats, n, error) && (!tokens || rank_token_ids(ats, n, error));
+        return exchange_counts(ats, n, tokens, error);
     }
     return tokens ? rank_token_rows(ats, n, error) : exchange_rows(ats, n, error);
 }

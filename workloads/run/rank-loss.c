@@ -20,8 +20,9 @@ void rank_forget_counts(Rank *rank)
         for (int o = 0; o < graph_n_ops(graph); o++) {
             const Op *op = graph_op(graph, o);
             if (op->kind == OP_router_counts) {
-                tensor_free(rank->routing[i].choices_made);
-                rank->routing[i].choices_made = tensor_new_2d(TENSOR_I64, 1, graph_tensor(graph, op->outputs[0])->width);
+                RankRouting *routing = rank_layer_routing(rank, i);
+                tensor_free(routing->choices_made);
+                routing->choices_made = tensor_new_2d(TENSOR_I64, 1, graph_tensor(graph, op->outputs[0])->width);
             }
         }
     }
@@ -42,7 +43,7 @@ static gboolean check_choices(const RankAt *at, const int64_t *counts, const Rou
 static gboolean pass_counts(const RankAt *at, GError **error)
 {
     const RouterCountsAttr *attr = graph_op(at->segment->graph, at->instr->op)->attr;
-    int64_t *made = at->rank->routing[at->call->layer].choices_made->data;
+    int64_t *made = rank_layer_routing(at->rank, at->call->layer)->choices_made->data;
     Tensor *counts = rank_change(at, rank_operand(at, 0), TENSOR_I64, attr->experts, error);
     if (counts == NULL) {
         return FALSE;

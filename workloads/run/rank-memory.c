@@ -402,11 +402,13 @@ gboolean rank_check_empty(Rank *rank, GError **error)
 
 static void routing_clear(Rank *rank)
 {
-    for (int64_t i = 0; i < rank->world->graphs->n_layers; i++) {
+    int64_t n_parts = rank->world->plan->moe.overlap_chunks;
+    for (int64_t i = 0; i < rank->world->graphs->n_layers * n_parts; i++) {
         RankRouting *routing = &rank->routing[i];
-        g_free(routing->expert_rows);
+        g_free(i % n_parts == 0 ? routing->expert_rows : NULL);
         g_free(routing->loads);
         tensor_free(routing->choices_made);
+        g_free(routing->chunk_loads);
         tensor_free(routing->sent);
         tensor_free(routing->arrived);
         tensor_free(routing->sent_to);

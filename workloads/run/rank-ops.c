@@ -27,6 +27,35 @@ static void free_tensor(void *tensor)
     tensor_free(tensor);
 }
 
+RankRouting *rank_layer_routing(const Rank *rank, int64_t layer)
+{
+    return &rank->routing[layer * rank->world->plan->moe.overlap_chunks];
+}
+
+RankRouting *rank_part_routing(const RankAt *at, int part)
+{
+    return rank_layer_routing(at->rank, at->call->layer) + part;
+}
+
+RankRouting *rank_routing(const RankAt *at)
+{
+    return rank_part_routing(at, op_part(graph_op(at->segment->graph, at->instr->op)));
+}
+
+/* Rows of the chunks, as far as they have been routed. */
+static void chunk_rows(const RankAt *at, RowCounts *rows)
+{
+    int n = (int)at->rank->world->plan->moe.overlap_chunks;
+    row_counts_cut(rows, n);
+    for (int c = 0; c < n; c++) {
+        const RankRouting *routing = rank_part_routing(at, c);
+        rows->rows[row_space_of_chunk(ROWS_SLOTS, c + 1)] = routing->slots;
+        rows->rows[row_space_of_chunk(ROWS_RECEIVED, c + 1)] = routing->received;
+        rows->rows[row_space_of_chunk(ROWS_ARRIVED, c + 1)] = routing->arrived_tokens;
+    }
+    rows->chunk_expert_rows = rank_part_routing(at, 0)->expert_rows;
+}
+
 RowCounts rank_rows(const RankAt *at)
 {
     const Plan *plan = at->rank->world->plan;
@@ -36,11 +65,14 @@ RowCounts rank_rows(const RankAt *at)
     rows.rows[ROWS_TOKENS] = at->call->n_rows > 0 ? at->call->n_rows : at->rank->n_sequences * plan->seq_len;
     rows.rows[ROWS_PAIRS] = at->rank->n_sequences * plan->seq_len * plan->seq_len;
     if (at->call->layer >= 0) {
-        const RankRouting *routing = &at->rank->routing[at->call->layer];
+        const RankRouting *routing = rank_part_routing(at, 0);
         rows.rows[ROWS_SLOTS] = routing->slots;
         rows.rows[ROWS_RECEIVED] = routing->received;
         rows.rows[ROWS_ARRIVED] = routing->arrived_tokens;
         rows.local_expert_rows = routing->expert_rows;
+    }
+    if (at->call->layer >= 0 && plan->moe.overlap_chunks > 1) {
+        chunk_rows(at, &rows);
     }
     return rows;
 }
@@ -93,15 +125,19 @@ static const Tensor *view_of(OpAt *o, int tensor, const Tensor *root, GError **e
     return op_class(op->kind)->forward[OP_REAL_F64](&run, error) ? found : NULL;
 }
 
-/* The rows on the other side of an exchange lie in the workspace. */
-static int64_t exchanged_rows(const OpAt *o, const GraphTensor *info)
+/* Whether that is the tensor of an exchange whose rows, on the other side of it, lie in the workspace. */
+static gboolean is_exchanged(const OpAt *o, const GraphTensor *info)
 {
     gboolean exchanges = o->class->collective == OP_COLLECTIVE_ALL_TO_ALL && o->graph->ep_size > 1;
-    gboolean is_sent = info == graph_tensor(o->graph, o->class->to_experts ? o->op->inputs[0] : o->op->outputs[0]);
-    if (!exchanges || !is_sent) {
+    return exchanges && info == graph_tensor(o->graph, o->class->to_experts ? o->op->inputs[0] : o->op->outputs[0]);
+}
+
+static int64_t exchanged_rows(const OpAt *o, const GraphTensor *info)
+{
+    if (!is_exchanged(o, info)) {
         return o->rows.rows[info->rows];
     }
-    return o->rows.rows[info->rows == ROWS_TOKENS ? ROWS_ARRIVED : ROWS_RECEIVED];
+    return op_rows(&o->view, row_space_kind(info->rows) == ROWS_TOKENS ? ROWS_ARRIVED : ROWS_RECEIVED);
 }
 
 /* Value of a tensor that stands in an operand. */
@@ -117,7 +153,7 @@ static gboolean read_tensor(OpAt *o, int operand, int tensor, const Tensor **ret
         value = (is_ids ? at->rank->ids : at->rank->labels)[at->call->micro_batch + (repeats ? at->rank->n_repeats : 0)];
     } else if (buffer != NULL) {
         value = rank_read(at, buffer, error);
-        value = value != NULL ? view_of(o, tensor, value, error) : NULL;
+        value = value != NULL && !is_exchanged(o, info) ? view_of(o, tensor, value, error) : value;
     }
     if (value == NULL) {
         return buffer == NULL;
@@ -170,9 +206,9 @@ static gboolean read_inputs(OpAt *o, GError **error)
         ok = o->op->inputs[i] < 0 || read_tensor(o, i, o->op->inputs[i], &o->run.in[i], error);
     }
     if (ok && o->op->kind == OP_dispatch && o->graph->ep_size > 1) {
-        o->run.in[1] = o->at->rank->routing[o->at->call->layer].arrived;
+        o->run.in[1] = rank_routing(o->at)->arrived;
     } else if (ok && o->op->kind == OP_token_dispatch) {
-        o->run.in[1] = o->at->rank->routing[o->at->call->layer].choices;
+        o->run.in[1] = rank_routing(o->at)->choices;
     }
     return ok && read_params(o, error);
 }
@@ -203,6 +239,30 @@ static const Tensor *read_sized(const RankAt *at, int operand, int64_t numel, co
     return value;
 }
 
+/* Rows to each expert, from counts by slot. */
+static void add_loads(const OpAt *o, const Tensor *counts, int64_t *loads)
+{
+    const Placement *placement = o->rows.placement;
+    for (int64_t s = 0; o->at->instr->phase == PHASE_FORWARD && s < tensor_numel(counts); s++) {
+        loads[placement != NULL ? placement->expert[s] : s] += ((const int64_t *)counts->data)[s];
+    }
+}
+
+/* The counts of each chunk size what follows of it. */
+static void note_chunks(OpAt *o)
+{
+    int n = o->op->n_outputs / 2;
+    for (int c = 0; c < n; c++) {
+        const Tensor *counts = o->run.out[n + c];
+        RankRouting *routing = rank_part_routing(o->at, c);
+        routing->slots = 0;
+        for (int64_t s = 0; s < tensor_numel(counts); s++) {
+            routing->slots += ((const int64_t *)counts->data)[s];
+        }
+        add_loads(o, counts, routing->chunk_loads);
+    }
+}
+
 /* The router's counts size what follows. */
 static void note_routing(OpAt *o)
 {
@@ -210,16 +270,12 @@ static void note_routing(OpAt *o)
     if (output < 0) {
         return;
     }
-    RankRouting *routing = &o->at->rank->routing[o->at->call->layer];
-    const Placement *placement = o->rows.placement;
+    RankRouting *routing = rank_routing(o->at);
     const Tensor *counts = o->run.out[output];
     const int64_t *rows = counts->data;
     int64_t n = tensor_numel(counts), padded = o->class->padded_slots != NULL ? o->class->padded_slots(&o->view) : 0;
     routing->slots = op_counted_slots(&o->view, counts);
-    for (int64_t s = 0; s < n; s++) {
-        int64_t expert = placement != NULL ? placement->expert[s] : s;
-        routing->loads[expert] += o->at->instr->phase == PHASE_FORWARD ? rows[s] : 0;
-    }
+    add_loads(o, counts, routing->loads);
     if (padded > 0) {
         note_padded(o, routing, padded);
     } else if (o->graph->ep_size <= 1) {
@@ -260,9 +316,12 @@ static gboolean forward(OpAt *o, GError **error)
         return FALSE;
     }
     note_routing(o);
+    if (o->op->kind == OP_route_chunks) {
+        note_chunks(o);
+    }
     gboolean counts_stay = o->op->kind == OP_dispatch && dispatch_is_padded(o->op); /* also where their operator does not run again */
     if ((o->op->kind == OP_dispatch && !counts_stay) || (o->op->kind == OP_token_dispatch && !token_dispatch_follows(o->op))) {
-        at->rank->routing[at->call->layer].has_counts = FALSE;
+        rank_routing(at)->has_counts = FALSE;
     }
     for (int i = 0; i < o->op->n_outputs; i++) {
         if (!hand_over(o, o->run.out[i], rank_operand(at, o->first_out + i), op_out(&o->view, i)->dtype, error)) {
@@ -317,9 +376,9 @@ static gboolean read_saved(OpAt *o, GError **error)
     return TRUE;
 }
 
-static RankBuffer *param_grad_buffer(const OpAt *o, int param)
+static RankBuffer *param_grad_buffer(const OpAt *o, int i)
 {
-    return &o->at->rank->buffers[program_resolve(o->at->call, layer_param_grad(o->graph, param))];
+    return &o->at->rank->buffers[program_resolve(o->at->call, layer_op_param_grad(o->graph, o->at->instr->op, i))];
 }
 
 static gboolean backward(OpAt *o, GError **error)
@@ -351,7 +410,7 @@ static gboolean backward(OpAt *o, GError **error)
     }
     for (int i = 0; i < o->op->n_params; i++) {
         if (o->run.dparam[i] != NULL &&
-            !hand_over(o, o->run.dparam[i], param_grad_buffer(o, o->op->params[i]), o->graph->compute, error)) {
+            !hand_over(o, o->run.dparam[i], param_grad_buffer(o, i), o->graph->compute, error)) {
             return FALSE;
         }
     }

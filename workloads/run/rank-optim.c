@@ -208,7 +208,8 @@ static gboolean scatter_wholes(const RankAt *ats, int64_t n, const WholeRound *r
 
 gboolean rank_whole_exchange(const RankAt *ats, int64_t n, GError **error)
 {
-    if (ats->instr->phase != PHASE_OPTIMIZER) {
+    gint32 at = ats->call->round + ats->instr->op;
+    if (ats->instr->phase != PHASE_OPTIMIZER || at < 0 || (guint)at >= ats->rank->program->whole_rounds->len) {
         return rank_fail(ats, error, "exchanges matrices where no optimizer has any");
     }
     int64_t idx = (int64_t)ats->call->round + ats->instr->op;

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/ops/dispatch.h"
 #include "models/optim.h"
 #include "workloads/lower/walk.h"
 #include "workloads/lower/whole.h"
@@ -18,6 +19,7 @@ void rank_note_work(const RankAt *at)
     RankPrice *price = &at->rank->price;
     if (at->instr->kind == INSTR_HOST_SYNC) {
         price->n_syncs++;
+        price->n_count_syncs += at->instr->action == VALUE_EXCHANGE_COUNTS;
         price->sync_op = at->instr->op;
         return;
     }
@@ -41,7 +43,7 @@ static gboolean check_count(const RankAt *at, int found, int expected, const cha
 static gboolean check_workspace(const RankAt *at, int64_t bytes, GError **error)
 {
     const Graph *graph = at->segment->graph;
-    gint32 place = walk_op_exchanges(graph, at->instr->op) ? frame_exchange(graph) : frame_workspace(graph);
+    gint32 place = walk_op_exchanges(graph, at->instr->op) ? frame_exchange(graph, at->instr->op) : frame_workspace(graph);
     const RankBuffer *workspace = &at->rank->buffers[at->call->frame + place];
     int64_t found = workspace->alive ? workspace->bytes : 0;
     return found == bytes || rank_fail(at, error, "has %" G_GINT64_FORMAT " bytes of scratch memory, its rows make %" G_GINT64_FORMAT,
@@ -63,6 +65,9 @@ static gboolean check_op(const RankAt *at, const RankPrice *price, GError **erro
     /* a recomputation stops inside its last operator */
     gboolean stops = at->instr->phase == PHASE_RECOMPUTE && cost.n_works_to_save > 0 && price->n_works == cost.n_works_to_save;
     cost.n_works = stops ? cost.n_works_to_save : cost.n_works;
+    if (view.op->chunk > 1 && price->n_count_syncs > 0) { /* the sizes of all chunks, where the first chunk does not run again */
+        cost.n_host_syncs += dispatch_count_syncs(view.op);
+    }
     double flops = op_cost_flops(&cost);
     if (price->n_works > 0 && price->op != at->instr->op) {
         return rank_fail(at, error, "the kernels before it are those of another operator");
@@ -154,8 +159,9 @@ gboolean rank_check_price(const RankAt *at, GError **error)
     }
     if (price.n_syncs > 0 && (is_ahead || (!is_op && !on_host))) {
         at->rank->price.n_syncs = price.n_syncs;
+        at->rank->price.n_count_syncs = price.n_count_syncs;
         at->rank->price.sync_op = price.sync_op;
-        price.n_syncs = 0;
+        price.n_syncs = price.n_count_syncs = 0;
     }
     if (is_op) {
         return check_op(at, &price, error);

@@ -572,7 +572,7 @@ char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
             const Tensor *value = param->role == PARAM_BUFFER ? world->source->param(world->source->self, l, (int)p) : NULL;
             params += value != NULL ? dtype_bytes(DTYPE_FP32, tensor_numel(value)) : 0;
         }
-        const Tensor *counts = rank->routing[l].choices_made;
+        const Tensor *counts = rank_layer_routing(rank, l)->choices_made;
         params += counts != NULL ? dtype_bytes(DTYPE_INT64, tensor_numel(counts)) : 0;
     }
     const int64_t *said = rank->program->static_bytes;

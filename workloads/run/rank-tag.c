@@ -18,11 +18,11 @@ static int frame_tag(const Graph *graph, gint32 at)
         const Op *op = graph_op(graph, (at - first) / OP_INPUTS_MAX);
         return (int)graph_tensor(graph, op->inputs[(at - first) % OP_INPUTS_MAX])->tag;
     }
-    gboolean is_scratch = at == frame_workspace(graph) || at == frame_exchange(graph);
+    gboolean is_gradient = at < frame_workspace(graph) || at >= frame_param_part(graph, 0);
     if (at == frame_loss_grad(graph)) {
         return MEM_ACTIVATIONS;
     }
-    return at < frame_workspace(graph) ? MEM_GRADIENTS : is_scratch ? MEM_WORKSPACE : RANK_ANY_TAG;
+    return is_gradient ? MEM_GRADIENTS : at == frame_cut_grad(graph) ? RANK_ANY_TAG : MEM_WORKSPACE;
 }
 
 /* Of what a slot of an operator holds, in host memory or back from there. */

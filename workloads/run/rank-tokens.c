@@ -12,22 +12,20 @@
 #include "models/ops/token-dispatch.h"
 #include "workloads/run/rank.h"
 
-static RankRouting *routing_of(const RankAt *at)
+/* Tokens of a part: a chunk, or all. */
+static int64_t part_tokens(const RankAt *at, int part)
 {
-    return &at->rank->routing[at->call->layer];
-}
-
-static int64_t n_tokens(const RankAt *at)
-{
-    return rank_rows(at).rows[ROWS_TOKENS];
+    const Graph *graph = at->segment->graph;
+    return rank_rows(at).rows[row_space_of_chunk(ROWS_TOKENS, graph->n_chunks > 0 ? part + 1 : 0)];
 }
 
 /* Marks in sent_to where the tokens of a source go, and in local[member][token * k + choice] the slot of a choice there. */
-static void mark_source(const RankAt *at, int64_t n, const Tensor *order, gboolean to_all, int64_t *local)
+static void mark_source(const RankAt *at, int part, int64_t n, const Tensor *order, int64_t *local)
 {
-    RankRouting *routing = routing_of(at);
+    RankRouting *routing = rank_part_routing(at, part);
+    gboolean to_all = token_dispatch_to_all(graph_op(at->segment->graph, at->instr->op));
     const int64_t *sent = routing->sent->data, *choice = order->data;
-    int64_t slots = tensor_numel(routing->sent), per_rank = slots / n, tokens = n_tokens(at),
+    int64_t slots = tensor_numel(routing->sent), per_rank = slots / n, tokens = part_tokens(at, part),
             k = tensor_numel(order) / MAX(tokens, 1), s = 0;
     tensor_free(routing->sent_to);
     routing->sent_to = tensor_new_2d(TENSOR_I64, n, tokens);
@@ -47,31 +45,42 @@ static void mark_source(const RankAt *at, int64_t n, const Tensor *order, gboole
     }
 }
 
-gboolean rank_token_ids(const RankAt *ats, int64_t n, GError **error)
+/* The order of a part's slots names choices of its tokens. */
+static gboolean check_order(const RankAt *at, int part, const Tensor *order, GError **error)
 {
-    const Op *op = graph_op(ats->segment->graph, ats->instr->op);
+    int64_t n = tensor_numel(order), slots = rank_part_routing(at, part)->slots;
+    gboolean ok = slots <= n;
+    for (int64_t s = 0; ok && s < slots; s++) {
+        int64_t choice = ((const int64_t *)order->data)[s];
+        ok = choice >= 0 && choice < n;
+    }
+    return ok || rank_fail(at, error, "the order of its slots is not one of its %" G_GINT64_FORMAT " choices", n);
+}
+
+gboolean rank_token_ids(const RankAt *ats, int64_t n, int part, int order_operand, GError **error)
+{
     g_autoptr(GPtrArray) locals = g_ptr_array_new_with_free_func(g_free);
     int64_t k = 0, all_tokens = 0;
     for (int64_t source = 0; source < n; source++) {
-        int64_t tokens = n_tokens(&ats[source]);
-        k = graph_tensor(ats->segment->graph, op->inputs[1])->width;
-        const Tensor *order = rank_read_as(&ats[source], rank_operand(&ats[source], 1), TENSOR_I64, tokens * k, error);
-        if (order == NULL) {
+        int64_t tokens = part_tokens(&ats[source], part);
+        k = graph_tensor(ats->segment->graph, graph_op(ats->segment->graph, ats->instr->op)->inputs[1])->width;
+        const Tensor *order = rank_read_as(&ats[source], rank_operand(&ats[source], order_operand), TENSOR_I64, tokens * k, error);
+        if (order == NULL || !check_order(&ats[source], part, order, error)) {
             return FALSE;
         }
         all_tokens += tokens;
         int64_t *local = g_new(int64_t, n * tokens * k);
         g_ptr_array_add(locals, local);
-        mark_source(&ats[source], n, order, token_dispatch_to_all(op), local);
+        mark_source(&ats[source], part, n, order, local);
     }
     for (int64_t member = 0; member < n; member++) {
-        RankRouting *routing = routing_of(&ats[member]);
+        RankRouting *routing = rank_part_routing(&ats[member], part);
         tensor_free(routing->choices);
         routing->choices = tensor_new_2d(TENSOR_I64, all_tokens, k);
         routing->arrived_tokens = 0;
         for (int64_t source = 0; source < n; source++) {
-            int64_t tokens = n_tokens(&ats[source]);
-            const int64_t *sent_to = (const int64_t *)routing_of(&ats[source])->sent_to->data + member * tokens;
+            int64_t tokens = part_tokens(&ats[source], part);
+            const int64_t *sent_to = (const int64_t *)rank_part_routing(&ats[source], part)->sent_to->data + member * tokens;
             const int64_t *local = (const int64_t *)g_ptr_array_index(locals, source) + member * tokens * k;
             for (int64_t t = 0; t < tokens; t++) {
                 if (sent_to[t] != 0) {
@@ -98,12 +107,14 @@ static void move_row(double *there, double *own, int64_t width, gboolean back)
 
 static void move_rows(const RankAt *ats, int64_t n, Tensor *const *own, Tensor *const *arrived, gboolean back)
 {
-    int64_t width = graph_tensor(ats->segment->graph, graph_op(ats->segment->graph, ats->instr->op)->inputs[0])->width;
+    const Op *op = graph_op(ats->segment->graph, ats->instr->op);
+    int64_t width = graph_tensor(ats->segment->graph, op->inputs[0])->width;
+    int part = op_part(op);
     for (int64_t member = 0; member < n; member++) {
         double *there = arrived[member]->data;
         for (int64_t source = 0; source < n; source++) {
-            int64_t tokens = n_tokens(&ats[source]);
-            const int64_t *sent_to = (const int64_t *)routing_of(&ats[source])->sent_to->data + member * tokens;
+            int64_t tokens = part_tokens(&ats[source], part);
+            const int64_t *sent_to = (const int64_t *)rank_routing(&ats[source])->sent_to->data + member * tokens;
             for (int64_t t = 0; t < tokens; t++) {
                 if (sent_to[t] != 0) {
                     move_row(there, (double *)own[source]->data + t * width, width, back);
@@ -118,7 +129,7 @@ static void move_rows(const RankAt *ats, int64_t n, Tensor *const *own, Tensor *
 static gboolean knows_sizes(const RankAt *at, gboolean back, GError **error)
 {
     const Op *op = graph_op(at->segment->graph, at->instr->op);
-    const RankRouting *routing = routing_of(at);
+    const RankRouting *routing = rank_routing(at);
     if (routing->sent_to == NULL) {
         return rank_fail(at, error, "tokens are sent without an exchange of their choices");
     }
@@ -129,8 +140,25 @@ static gboolean knows_sizes(const RankAt *at, gboolean back, GError **error)
     return !is_first || routing->has_counts || rank_fail(at, error, "tokens are sent without an exchange of their choices");
 }
 
+/* A copy of the rows that a rank sends; a chunk's own tokens, on their way to the experts, lie among all of them. NULL and an error. */
+static Tensor *sent_value(const RankAt *at, int64_t rows, int64_t width, GError **error)
+{
+    const Op *op = graph_op(at->segment->graph, at->instr->op);
+    gboolean is_part = op->chunk > 0 && op_class(op->kind)->to_experts && at->instr->phase != PHASE_BACKWARD;
+    int64_t all = is_part ? rank_rows(at).rows[ROWS_TOKENS] : rows;
+    int64_t first = is_part ? token_chunk_start(all, at->segment->graph->n_chunks, op->chunk - 1) : 0;
+    const Tensor *value = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, all * width, error);
+    if (value == NULL) {
+        return NULL;
+    }
+    Tensor *sent = tensor_new_2d(TENSOR_F64, rows, width);
+    memcpy(sent->data, (const double *)value->data + first * width, (size_t)(rows * width) * sizeof(double));
+    return sent;
+}
+
 gboolean rank_token_rows(const RankAt *ats, int64_t n, GError **error)
 {
+    int part = op_part(graph_op(ats->segment->graph, ats->instr->op));
     gboolean to_experts = op_class(graph_op(ats->segment->graph, ats->instr->op)->kind)->to_experts;
     gboolean back = to_experts == (ats->instr->phase == PHASE_BACKWARD);
     g_autoptr(GPtrArray) from = g_ptr_array_new_with_free_func((GDestroyNotify)tensor_free);
@@ -139,20 +167,19 @@ gboolean rank_token_rows(const RankAt *ats, int64_t n, GError **error)
     const GraphTensor *info =
         graph_tensor(ats->segment->graph, graph_op(ats->segment->graph, ats->instr->op)->inputs[0]);
     for (int64_t i = 0; i < n; i++) {
-        const Tensor *sent_to = routing_of(&ats[i])->sent_to;
-        int64_t own = n_tokens(&ats[i]), arrived = routing_of(&ats[i])->arrived_tokens;
+        const Tensor *sent_to = rank_routing(&ats[i])->sent_to;
+        int64_t own = part_tokens(&ats[i], part), arrived = rank_routing(&ats[i])->arrived_tokens;
         if (!knows_sizes(&ats[i], back, error)) {
             return FALSE;
         }
-        const Tensor *value =
-            rank_read_as(&ats[i], rank_operand(&ats[i], 0), TENSOR_F64, (back ? arrived : own) * info->width, error);
-        if (value == NULL) {
+        Tensor *sent = sent_value(&ats[i], back ? arrived : own, info->width, error);
+        if (sent == NULL) {
             return FALSE;
         }
         for (int64_t t = 0; t < tensor_numel(sent_to); t++) {
             bytes[i] += ((const int64_t *)sent_to->data)[t] * dtype_bytes(info->dtype, info->width);
         }
-        g_ptr_array_add(from, tensor_dup(value));
+        g_ptr_array_add(from, sent);
         g_ptr_array_add(to, tensor_new_2d(TENSOR_F64, back ? own : arrived, info->width));
     }
     if (!rank_check_busiest(ats, n, bytes, error)) {

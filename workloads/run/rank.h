@@ -48,16 +48,17 @@ typedef struct RankSite {
     RankBuffer guard; /* clocks of the shard */
 } RankSite;
 
-/* Sizes of the last routing of a layer. */
+/* Sizes of the last routing of a layer, of all its tokens or of a chunk of them. */
 typedef struct RankRouting {
     int64_t slots, received;
     int64_t arrived_tokens; /* of a token dispatch */
     Tensor *sent_to;        /* [member, token]: 1 if the token goes there */
     Tensor *choices;        /* [arrived token, k]: local slot of each choice, or -1 */
-    int64_t *expert_rows; /* local experts */
+    int64_t *expert_rows; /* local experts; those of the chunks stand one behind the other */
     Tensor *sent;         /* rows to each expert */
     Tensor *arrived;      /* rows by (source, local expert) */
-    int64_t *loads;       /* rows to each expert, summed over the step */
+    int64_t *loads;       /* rows to each expert, summed over the step: of the whole layer in its first part */
+    int64_t *chunk_loads; /* the same of the chunk, or NULL */
     Tensor *choices_made; /* of each expert on all ranks, in the micro-batches so far; NULL where nobody counts them */
     gboolean has_counts;  /* exchanged since the last dispatch, or fixed */
     Clock counted;        /* when the counts were there */
@@ -68,6 +69,7 @@ typedef struct RankRouting {
 typedef struct RankPrice {
     int n_works, n_syncs;
     guint8 stream; /* of the last kernel */
+    int n_count_syncs; /* of them for the sizes of exchanges */
     double flops;
     int64_t moved_bytes; /* over the host link */
     gint32 op, sync_op; /* of the kernels; of the synchronisations, which may stand further ahead; -1 = unknown */
@@ -87,7 +89,7 @@ typedef struct Rank {
     Clock *tokens;
     Clock now[N_STREAMS], pools[N_STREAMS];
     RankSite *sites;
-    RankRouting *routing;
+    RankRouting *routing; /* [layer][chunk] */
     Tensor **ids, **labels; /* by micro-batch */
     AllocModel *alloc;
     int64_t held[N_MEM_TAGS], held_sum;
@@ -151,6 +153,13 @@ Dtype rank_operand_dtype(const RankAt *at, int i, Dtype or_else);
 /* The ledger takes the same instruction: what is held must be what it says. */
 gboolean rank_follow_ledger(const RankAt *at, GError **error);
 
+/* Routing of a layer: its first part. */
+RankRouting *rank_layer_routing(const Rank *rank, int64_t layer);
+
+/* Routing of the tokens that an instruction's operator works on; of a part (op_part) of its layer. */
+RankRouting *rank_routing(const RankAt *at);
+RankRouting *rank_part_routing(const RankAt *at, int part);
+
 /* The sizes of a layer's exchanges have come, and the host, which needs them, knows. */
 void rank_note_counts(const RankAt *at, RankRouting *routing);
 gboolean rank_knows_counts(const RankAt *at, const RankRouting *routing);
@@ -203,8 +212,9 @@ gboolean rank_check_busiest(const RankAt *ats, int64_t n, const int64_t *bytes, 
 /* A collective of all members; ats[i] is the i-th's, in the order of the group. */
 gboolean rank_collective(const RankAt *ats, int64_t n, GError **error);
 
-/* The same of a token dispatch: where tokens go, and what choices come with them; then their rows, there or back. */
-gboolean rank_token_ids(const RankAt *ats, int64_t n, GError **error);
+/* The same of a token dispatch: where the tokens of a part go, and what choices come with them (orders in that operand); then
+ * their rows, there or back. */
+gboolean rank_token_ids(const RankAt *ats, int64_t n, int part, int order, GError **error);
 gboolean rank_token_rows(const RankAt *ats, int64_t n, GError **error);
 
 /* Rows of the pass that an instruction belongs to. */

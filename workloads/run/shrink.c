@@ -158,6 +158,7 @@ static void shrink_options(Plan *plan)
     plan->vocab_chunk = at_most(plan->vocab_chunk, 20);
     plan->routing = plan->routing == PLAN_ROUTING_ZIPF ? PLAN_ROUTING_ZIPF : PLAN_ROUTING_BALANCED; /* loads of other models have no meaning */
     plan->routing_replicas = 0;
+    plan->moe.overlap_chunks = plan->ep > 1 ? at_most(plan->moe.overlap_chunks, plan->seq_len * plan->micro_batch) : 1;
     plan->moe.balance = PLAN_BALANCE_NONE; /* moves no row of a step; its loss has a coefficient of its own */
     plan->moe.redundant_experts = plan->moe.redundant_experts > 0 && plan->ep > 1 ? plan->ep : 0;
     plan->moe.capacity.multiple = at_most(plan->moe.capacity.multiple, 2);

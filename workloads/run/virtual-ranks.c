@@ -21,7 +21,8 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
     rank->buffers = g_new0(RankBuffer, program->n_buffers);
     rank->tokens = g_new0(Clock, program->n_tokens);
     rank->sites = g_new0(RankSite, program->sites->len);
-    rank->routing = g_new0(RankRouting, world->graphs->n_layers);
+    int64_t n_parts = plan->moe.overlap_chunks, n_local = n_experts / plan->ep;
+    rank->routing = g_new0(RankRouting, world->graphs->n_layers * n_parts);
     rank->ids = g_new0(Tensor *, plan->n_micro_batches);
     rank->labels = g_new0(Tensor *, plan->n_micro_batches);
     rank->alloc = alloc_model_new(N_STREAMS, 0);
@@ -29,9 +30,14 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
         alloc_model_make_expandable(rank->alloc);
     }
     for (int64_t i = 0; i < world->graphs->n_layers; i++) {
-        rank->routing[i].counting = -1;
-        rank->routing[i].expert_rows = g_new0(int64_t, n_experts);
-        rank->routing[i].loads = g_new0(int64_t, n_experts);
+        RankRouting *parts = rank_layer_routing(rank, i);
+        parts->expert_rows = g_new0(int64_t, n_experts * n_parts);
+        parts->loads = g_new0(int64_t, n_experts);
+        for (int64_t c = 0; c < n_parts; c++) {
+            parts[c].counting = -1;
+            parts[c].expert_rows = parts->expert_rows + c * n_local;
+            parts[c].chunk_loads = n_parts > 1 ? g_new0(int64_t, n_experts) : NULL;
+        }
     }
     memcpy(rank->held, program->static_bytes, sizeof rank->held);
     for (int t = 0; t < N_MEM_TAGS; t++) {
@@ -400,7 +406,11 @@ static void start_step(VirtualRanks *world, const int64_t *tokens, const int64_t
         rank->price = (RankPrice){.op = -1, .sync_op = -1};
         memset(rank->n_marks, 0, sizeof rank->n_marks);
         for (int64_t i = 0; i < world->graphs->n_layers; i++) {
-            memset(rank->routing[i].loads, 0, (size_t)plan->model->n_experts * sizeof(int64_t));
+            RankRouting *parts = rank_layer_routing(rank, i);
+            memset(parts->loads, 0, (size_t)plan->model->n_experts * sizeof(int64_t));
+            for (int64_t c = 0; plan->moe.overlap_chunks > 1 && c < plan->moe.overlap_chunks; c++) {
+                memset(parts[c].chunk_loads, 0, (size_t)plan->model->n_experts * sizeof(int64_t));
+            }
         }
         int64_t n = plan->seq_len * rank->n_sequences;
         for (int64_t m = 0; m < plan->n_micro_batches; m++, at += n) {
@@ -466,12 +476,17 @@ gboolean virtual_ranks_step(VirtualRanks *world, const int64_t *tokens, const in
 
 const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int64_t layer)
 {
-    return world->plan->model->layers[layer].ffn == FFN_MOE ? world->ranks[rank].routing[layer].loads : NULL;
+    return world->plan->model->layers[layer].ffn == FFN_MOE ? rank_layer_routing(&world->ranks[rank], layer)->loads : NULL;
 }
 
-int64_t virtual_ranks_arrivals(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t member)
+const int64_t *virtual_ranks_chunk_loads(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t chunk)
 {
-    const Tensor *sent_to = world->ranks[rank].routing[layer].sent_to;
+    return rank_layer_routing(&world->ranks[rank], layer)[chunk].chunk_loads;
+}
+
+int64_t virtual_ranks_arrivals(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t chunk, int64_t member)
+{
+    const Tensor *sent_to = rank_layer_routing(&world->ranks[rank], layer)[chunk].sent_to;
     int64_t n = 0;
     for (int64_t t = 0; sent_to != NULL && t < sent_to->dims[1]; t++) {
         n += ((const int64_t *)sent_to->data)[member * sent_to->dims[1] + t];

@@ -72,8 +72,11 @@ Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t
 /* Rows that a rank's router sent to each expert in the last step; NULL for a layer without experts. */
 const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int64_t layer);
 
-/* Tokens that its last token dispatch in a layer sent to a member of its EP group; 0 if there was none. */
-int64_t virtual_ranks_arrivals(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t member);
+/* The same of the tokens of a chunk, where the plan's MoE layers run in chunks; else NULL. */
+const int64_t *virtual_ranks_chunk_loads(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t chunk);
+
+/* Tokens that its last token dispatch in a layer (of a chunk, 0 without chunks) sent to a member of its EP group; 0 if there was none. */
+int64_t virtual_ranks_arrivals(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t chunk, int64_t member);
 
 /* Most bytes that a rank held in the steps so far, blocks of the allocator, static memory included; and when it was. */
 typedef struct VirtualPeak {
