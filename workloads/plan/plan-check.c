@@ -160,6 +160,28 @@ static void warn_of_padding(Plan *plan)
     }
 }
 
+/* Chunks of tokens that travel while others are computed. */
+static void check_chunks(const Plan *plan, JsonObject *root)
+{
+    int64_t chunks = plan->moe.overlap_chunks, tokens = plan->seq_len * plan->micro_batch;
+    if (chunks == 1) {
+        return;
+    }
+    if (plan->ep == 1) {
+        json_object_fail(root, "moe", "overlap_chunks %" G_GINT64_FORMAT " has no effect: without expert parallelism no rows travel; leave it out",
+                         chunks);
+    } else if (plan->moe.pad) {
+        json_object_fail(root, "moe",
+                         "overlap_chunks %" G_GINT64_FORMAT " cuts the tokens, but pad_to_capacity sizes experts for all tokens of a "
+                         "micro-batch together; leave one of them out",
+                         chunks);
+    } else if (chunks > tokens) {
+        json_object_fail(root, "moe",
+                         "overlap_chunks %" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " tokens of a micro-batch; use at most that",
+                         chunks, tokens);
+    }
+}
+
 /* Capacities, copies and rules of balancing that do not fit the model or each other. */
 static void check_moe(Plan *plan, JsonObject *root)
 {
@@ -187,18 +209,6 @@ static void check_moe(Plan *plan, JsonObject *root)
     } else if (moe->shared_overlap && (plan->ep == 1 || model->shared_width == 0)) {
         json_object_fail(root, "moe.shared_overlap", "has no effect: %s; leave it out",
                          plan->ep == 1 ? "without expert parallelism no rows travel" : "the model has no shared experts");
-    } else if (moe->overlap_chunks > 1 && plan->ep == 1) {
-        json_object_fail(root, "moe", "overlap_chunks %" G_GINT64_FORMAT " has no effect: without expert parallelism no rows travel; leave it out",
-                         moe->overlap_chunks);
-    } else if (moe->overlap_chunks > 1 && moe->pad) {
-        json_object_fail(root, "moe",
-                         "overlap_chunks %" G_GINT64_FORMAT " cuts the tokens, but pad_to_capacity sizes experts for all tokens of a "
-                         "micro-batch together; leave one of them out",
-                         moe->overlap_chunks);
-    } else if (moe->overlap_chunks > plan->seq_len * plan->micro_batch) {
-        json_object_fail(root, "moe",
-                         "overlap_chunks %" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " tokens of a micro-batch; use at most that",
-                         moe->overlap_chunks, plan->seq_len * plan->micro_batch);
     } else if (plan_sends_tokens(plan) && moe->pad) {
         json_object_fail(root, "moe.pad_to_capacity", "is defined for a row per choice; use dispatch \"all_to_all\" or \"hierarchical\"");
     } else if (moe->pad && moe->redundant_experts > 0) {
@@ -222,6 +232,7 @@ static void check_moe(Plan *plan, JsonObject *root)
                          plan->routing_replicas, groups);
     }
     if (json_object_ok(root)) {
+        check_chunks(plan, root);
         warn_of_padding(plan);
     }
 }
