@@ -6,6 +6,12 @@
 /* More expert-parallel groups than this are not simulated side by side. */
 enum { REPLICAS_MAX = 256 };
 
+int64_t plan_chunk_tokens(const Plan *plan, int64_t chunk)
+{
+    int64_t tokens = plan->seq_len * plan->micro_batch, n = plan->moe.overlap_chunks;
+    return token_chunk_start(tokens, n, chunk + 1) - token_chunk_start(tokens, n, chunk);
+}
+
 static void read_order(Plan *plan, JsonObject *routing)
 {
     static const char *const orders[] = {"shuffled", "sorted"};

@@ -74,12 +74,6 @@ int64_t plan_expert_slots(const Plan *plan)
     return plan->model->n_experts + plan->moe.redundant_experts;
 }
 
-int64_t plan_chunk_tokens(const Plan *plan, int64_t chunk)
-{
-    int64_t tokens = plan->seq_len * plan->micro_batch, n = plan->moe.overlap_chunks;
-    return token_chunk_start(tokens, n, chunk + 1) - token_chunk_start(tokens, n, chunk);
-}
-
 gboolean plan_sends_tokens(const Plan *plan)
 {
     return plan->ep > 1 && plan->moe.dispatch >= PLAN_DISPATCH_ALL_GATHER;
