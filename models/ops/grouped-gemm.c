@@ -176,7 +176,7 @@ static GroupedSize grouped_size(const OpView *view)
 static void grouped_saved(const OpView *view, OpSaved *ret_saved)
 {
     if (op_trains_param(view, 0) && view->op->fp8) {
-        fp8_save_input(ret_saved, ROWS_RECEIVED, op_weight(view, 0)->dims[2]);
+        fp8_save_input(ret_saved, op_in(view, 0)->rows, op_weight(view, 0)->dims[2]);
     } else {
         *ret_saved = (OpSaved){.inputs = op_trains_param(view, 0) ? 1u : 0u};
     }
