@@ -32,10 +32,9 @@ static double check_bound(Session *session, const Plan *plan, const char *what)
 {
     g_autoptr(GError) error = NULL;
     Bound bound;
-    double flops_per_token = 0;
     g_autoptr(Result) result = run_plan(plan, NULL, &error);
     check_no_error(error);
-    assert_true(session_bound(session, plan, &bound, &flops_per_token, &error));
+    assert_true(session_bound(session, plan, &bound, &error));
     SimTime step_ns = (SimTime)llround(result->step_time_s * 1e9);
     if (bound.step_ns > step_ns || bound.layers_ns > bound.step_ns || bound.operators_ns > bound.layers_ns ||
         bound.once_ns > bound.operators_ns || bound.static_bytes + bound.operators_bytes > bound.layers_bytes || bound.peak_bytes > result->peak_memory_bytes || bound.layers_bytes > bound.peak_bytes) {
@@ -44,7 +43,7 @@ static double check_bound(Session *session, const Plan *plan, const char *what)
                     bound.step_ns, step_ns, bound.layers_ns, bound.peak_bytes, result->peak_memory_bytes, what);
         fail();
     }
-    check_close(flops_per_token, result->model_flops_per_token, 1e-12);
+    check_close(session_flops_per_token(session, plan), result->model_flops_per_token, 1e-12);
     return (double)bound.step_ns / (double)step_ns;
 }
 
@@ -130,7 +129,7 @@ static void test_layers(void **state)
                 break;
             }
             Bound bound;
-            assert_true(session_bound(session, plan, &bound, NULL, &error));
+            assert_true(session_bound(session, plan, &bound, &error));
             first = i == 0 ? bound : first;
             check_int(bound.layers_ns, first.layers_ns);
             check_int(bound.layers_bytes, first.layers_bytes);
@@ -167,7 +166,7 @@ static gboolean bound_of_object(Session *session, json_t *object, Bound *ret_bou
     for (int aspect = 0; aspect < N_SEARCH_ASPECTS; aspect++) {
         ret_has[aspect] = search_has_aspect((SearchAspect)aspect, plan);
     }
-    return session_bound(session, plan, ret_bound, NULL, NULL);
+    return session_bound(session, plan, ret_bound, NULL);
 }
 
 /* Turns one field of a drawn plan; aspects in which it is said to have no say must stay as they are. Returns how many did. */

@@ -70,7 +70,7 @@ static gboolean bound_trial(Session *session, const Plan *plan, gboolean is_open
     return TRUE;
 }
 
-gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, double *ret_flops_per_token, GError **error)
+gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, GError **error)
 {
     run_cache_trim(session->runs);
     const ModelGraph *graphs = lower_cache_graphs(session->runs->lowered, plan);
@@ -84,11 +84,29 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, dou
         least = i == 0 ? bound : lesser(&least, &bound);
     }
     *ret_bound = least;
-    if (ret_flops_per_token != NULL) {
-        const PlanFacts *facts = run_cache_facts(session->runs, plan, graphs);
-        *ret_flops_per_token = facts->flops.forward + facts->flops.backward;
-    }
     return TRUE;
+}
+
+double session_flops_per_token(Session *session, const Plan *plan)
+{
+    const PlanFacts *facts = run_cache_facts(session->runs, plan, lower_cache_graphs(session->runs->lowered, plan));
+    return facts->flops.forward + facts->flops.backward;
+}
+
+gboolean session_step(Session *session, const Plan *plan, SimTime *ret_step_ns, GError **error)
+{
+    RunCache *cache = session->runs;
+    RunGroups groups;
+    StepTimes times;
+    run_cache_trim(cache);
+    const ModelGraph *graphs = lower_cache_graphs(cache->lowered, plan);
+    if (!run_groups_init(&groups, cache, plan, graphs, error)) {
+        return FALSE;
+    }
+    gboolean ok = step_run_memo(cache->steps, plan, (Program *const *)(void *)groups.programs->pdata, groups.programs->len, &times, error);
+    run_groups_clear(&groups);
+    *ret_step_ns = ok ? times.step_ns : 0;
+    return ok;
 }
 
 Result *session_run(Session *session, const Plan *plan, GError **error)

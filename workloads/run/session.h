@@ -22,10 +22,17 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Session, session_free)
  */
 Plan *session_plan(Session *session, json_t *value, const char *name, const char *base_dir, GError **error);
 
+/* What the plan's step cannot go below, without running it. Errors as of session_run. */
+gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, GError **error);
+
+/* FLOPs that count as the model's, for one token. */
+double session_flops_per_token(Session *session, const Plan *plan);
+
 /*
- * What the plan's step cannot go below, without running it; ret_flops_per_token may be NULL. Errors as of session_run.
+ * How long the plan's step takes, whatever it holds: what session_run finds, but for experts that are moved between steps. For
+ * plans that leave nothing to trials (not open, without a cache). Errors as of session_run.
  */
-gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, double *ret_flops_per_token, GError **error);
+gboolean session_step(Session *session, const Plan *plan, SimTime *ret_step_ns, GError **error);
 
 /* run_plan without options. */
 Result *session_run(Session *session, const Plan *plan, GError **error);

@@ -11,6 +11,9 @@
 
 enum { NODES_MAX = 1 << 24, NODE_BLOCK = 64, POLL_US = 100000 };
 
+/* What is the same number in theory may be computed in another order: bounds give way by more than that. */
+static const double ROUNDING = 1e-12;
+
 /* How closely a node has been looked at. */
 typedef enum NodeStage {
     NODE_EMPTY,        /* no valid plan */
@@ -116,7 +119,7 @@ static double objective_bound(const Search *search, const Plan *plan, SimTime ns
         return (double)INFINITY;
     }
     double value = search->sign * search->objective->bound(plan, (double)ns * 1e-9, bytes, flops_per_token);
-    return isnan(value) ? -(double)INFINITY : value;
+    return isnan(value) ? -(double)INFINITY : value - fabs(value) * ROUNDING;
 }
 
 static ClassBound class_bound(Search *search, SearchAspect aspect, int64_t node)
@@ -128,16 +131,27 @@ static ClassBound class_bound(Search *search, SearchAspect aspect, int64_t node)
     return bound;
 }
 
+/* Of the plan of a node whose model has most FLOPs a token: a loss that is cut counts what it computes again. */
+static double most_flops_per_token(const Search *search, SweepWorker *worker, int64_t number)
+{
+    double most = 0;
+    for (int64_t leaf = 0; leaf < search->space.leaves.n_combinations;) {
+        g_autoptr(Plan) plan = next_plan(search, worker, number, &leaf);
+        most = plan != NULL ? fmax(most, session_flops_per_token(worker->session, plan)) : most;
+    }
+    return most;
+}
+
 /* Lowers a plan of the node: bounds the classes that it is of. FALSE: what is wrong with it shows when it is run. */
 static gboolean look_at(Search *search, SweepWorker *worker, int64_t number, const Plan *plan)
 {
     Node *node = &search->nodes[number];
     Bound bound;
-    double flops;
-    if (!session_bound(worker->session, plan, &bound, &flops, NULL)) {
+    if (!session_bound(worker->session, plan, &bound, NULL)) {
         *node = (Node){-(double)INFINITY, NODE_LAYERS};
         return FALSE;
     }
+    double flops = most_flops_per_token(search, worker, number);
     const struct {
         SimTime ns;
         int64_t bytes;
@@ -265,18 +279,24 @@ static void bound_all(Search *search)
 
 /* ---- open nodes, the best bound first ---- */
 
-/* A plan's own bound, where its node's says little: with a cache, the whole plan says what its layers keep. */
-static gboolean is_leaf_beaten(Search *search, SweepWorker *worker, int64_t point)
+/*
+ * Whether a plan's own bound, or its step, rules it out. A step is found sooner than what it holds; with a cache the whole plan
+ * says what its layers keep, and the node's bound says little.
+ */
+static gboolean is_leaf_beaten(Search *search, SweepWorker *worker, int64_t number, int64_t point)
 {
     g_autoptr(Plan) plan = sweep_point_plan(worker, point);
-    Bound bound;
-    double flops;
+    Bound bound = {.peak_bytes = class_bound(search, ASPECT_STATIC, number).bytes};
     if (plan == NULL) {
         return TRUE;
     }
-    if (search_has_aspect(ASPECT_LAYERS, plan) || !session_bound(worker->session, plan, &bound, &flops, NULL)) {
-        return FALSE;
+    gboolean is_settled = search_has_aspect(ASPECT_LAYERS, plan);
+    if ((is_settled && !search->objective->is_of_time) ||
+        !(is_settled ? session_step(worker->session, plan, &bound.step_ns, NULL)
+                     : session_bound(worker->session, plan, &bound, NULL))) {
+        return FALSE; /* what is wrong with it shows when it is run */
     }
+    double flops = session_flops_per_token(worker->session, plan);
     double value = objective_bound(search, plan, bound.step_ns, bound.peak_bytes, flops);
     return value >= (double)INFINITY || gives_up(search, value);
 }
@@ -290,7 +310,7 @@ static gboolean evaluate_node(Search *search, SweepWorker *worker, int64_t numbe
             return FALSE;
         }
         int64_t point = search_space_point(&search->space, number, leaf);
-        if (is_leaf_beaten(search, worker, point)) {
+        if (is_leaf_beaten(search, worker, number, point)) {
             continue;
         }
         SweepOutcome outcome;
