@@ -96,7 +96,7 @@ static void add_rows(Table *table, json_t *part, const char *prefix, json_t *a, 
     }
 }
 
-static gboolean print_comparison(json_t *a, json_t *b, GError **error)
+static gboolean print_comparison(json_t *a, json_t *b, const char *path_a, GError **error)
 {
     g_autoptr(Table) table = table_new();
     table_add_column(table, "value", TABLE_TEXT, TABLE_PLAIN);
@@ -104,6 +104,10 @@ static gboolean print_comparison(json_t *a, json_t *b, GError **error)
     table_add_column(table, "B", TABLE_TEXT, TABLE_PLAIN);
     table_add_column(table, "change", TABLE_NUMBER, TABLE_PERCENT);
     add_rows(table, a, "", a, b);
+    if (table_n_rows(table) == 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "compare: %s holds no number, so there is nothing to compare", path_a);
+        return FALSE;
+    }
     g_autoptr(GString) text = g_string_new(NULL);
     text_append_table(text, table, 0);
     g_string_append(text, "GiB = 2^30 bytes\n");
@@ -148,7 +152,7 @@ static gboolean run(const CommandCall *call, GError **error)
     }
     g_autoptr(json_t) a = load(call->words[0], error);
     g_autoptr(json_t) b = a != NULL ? load(call->words[1], error) : NULL;
-    return b != NULL && print_comparison(a, b, error) && verdict(a, b, options->fail_above, error);
+    return b != NULL && print_comparison(a, b, call->words[0], error) && verdict(a, b, options->fail_above, error);
 }
 
 static const CommandOption options[] = {

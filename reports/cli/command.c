@@ -111,6 +111,23 @@ static gboolean check_words(const Command *command, int n, char **words, GError 
     return TRUE;
 }
 
+/* A file without a name is a slip: "$OUT" of a script that never set it. */
+static gboolean check_files(const Command *command, const void *values, GError **error)
+{
+    for (size_t i = 0; i < count_options(command->cls); i++) {
+        const CommandOption *option = &command->cls->options[i];
+        const char *value = option->kind == G_OPTION_ARG_FILENAME
+                                ? *(char *const *)(const void *)((const char *)values + option->offset)
+                                : NULL;
+        if (value != NULL && value[0] == '\0') {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: --%s: the name is empty; give %s, or leave the option out",
+                        command->name, option->name, option->value);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
 /* Whether the word is a letter with its value attached, "-j4". */
 static gboolean has_value_attached(const CommandClass *cls, const char *word)
 {
@@ -167,7 +184,7 @@ static gboolean parse_and_run(const Command *command, int n_typed, char **typed,
         return command_print(error, "%s", text);
     }
     drop_dashes(&argc, argv);
-    if (!check_words(command, argc - 1, argv + 1, error)) {
+    if (!check_files(command, values, error) || !check_words(command, argc - 1, argv + 1, error)) {
         return FALSE;
     }
     CommandCall call = {.n_words = argc - 1, .words = argv + 1, .options = values};

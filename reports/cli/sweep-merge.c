@@ -70,8 +70,105 @@ static Part *find_part(const Merge *merge, int64_t shard, const GString *start)
     return *known >= 0 && row_starts(&merge->parts[*known], start) ? &merge->parts[*known] : NULL;
 }
 
+/* ---- which shards there are ---- */
+
+enum { SHARDS_MAX = 1024, ROWS_COMPARED = 64 }; /* several blocks of neighbours */
+
+/* Makes what rows of points begin with. */
+typedef struct Starter {
+    const SweepRun *run;
+    SweepWorker *worker;
+    Table *table;
+    GString *start;
+} Starter;
+
+/* FALSE: the point has no row. */
+static gboolean make_start(Starter *starter, int64_t point)
+{
+    g_string_truncate(starter->start, 0);
+    if (!sweep_point_has_row(starter->worker, point)) {
+        return FALSE;
+    }
+    sweep_layout_append_start(starter->run->layout, starter->table, point, starter->start);
+    return TRUE;
+}
+
+/* The point of a file's first row, −1: none. */
+static int64_t first_point(const Merge *merge, Starter *starter, const char *path)
+{
+    Part part = {.path = path};
+    int64_t found = -1;
+    for (int64_t point = 0; open_part(merge, &part, NULL) && found < 0 && point < merge->run->sweep->n_points; point++) {
+        found = make_start(starter, point) && row_starts(&part, starter->start) ? point : -1;
+    }
+    row_reader_free(part.reader);
+    return found;
+}
+
+/* Whether a file begins as that shard does. */
+static gboolean begins_like(const Merge *merge, Starter *starter, const char *path, const SweepShard *shard)
+{
+    Part part = {.path = path};
+    gboolean same = open_part(merge, &part, NULL);
+    int64_t n_jobs = sweep_shard_n_jobs(shard, merge->run->sweep->n_points);
+    int n_rows = 0;
+    for (int64_t job = 0; same && job < n_jobs && n_rows < ROWS_COMPARED; job++) {
+        if (make_start(starter, sweep_shard_point(shard, job))) {
+            same = row_starts(&part, starter->start) && row_reader_next(part.reader, &part.row, &part.length, NULL);
+            n_rows++;
+        }
+    }
+    row_reader_free(part.reader);
+    return same;
+}
+
+/* Whether the files are all different shards of n; marks those. */
+static gboolean are_of(const Merge *merge, Starter *starter, const int64_t *first_points, int64_t n, gboolean *ret_there)
+{
+    memset(ret_there, 0, sizeof *ret_there * SHARDS_MAX);
+    for (int i = 0; i < merge->n; i++) {
+        SweepShard shard = {first_points[i] >= 0 ? sweep_shard_of(first_points[i], n) : 0, n};
+        if (first_points[i] < 0 || ret_there[shard.k] || !begins_like(merge, starter, merge->parts[i].path, &shard)) {
+            return FALSE;
+        }
+        ret_there[shard.k] = TRUE;
+    }
+    return TRUE;
+}
+
+/* "2/4, 4/4": what is missing beside the files, as their rows say; NULL when they are no shards of anything. */
+static char *missing_shards(const Merge *merge)
+{
+    Starter starter = {merge->run, sweep_worker_new(merge->run->sweep), sweep_layout_table(merge->run->layout), g_string_new(NULL)};
+    g_autofree int64_t *first_points = g_new(int64_t, merge->n);
+    gboolean there[SHARDS_MAX], found = FALSE;
+    g_autoptr(GString) text = g_string_new(NULL);
+    for (int i = 0; i < merge->n; i++) {
+        first_points[i] = first_point(merge, &starter, merge->parts[i].path);
+    }
+    for (int64_t n = merge->n + 1; !found && n <= SHARDS_MAX && !command_interrupted(NULL); n++) {
+        found = are_of(merge, &starter, first_points, n, there);
+        for (int64_t k = 0; found && k < n; k++) {
+            if (!there[k]) {
+                g_string_append_printf(text, "%s%" G_GINT64_FORMAT "/%" G_GINT64_FORMAT, text->len > 0 ? ", " : "", k + 1, n);
+            }
+        }
+    }
+    sweep_worker_free(starter.worker);
+    table_free(starter.table);
+    g_string_free(starter.start, TRUE);
+    return found ? g_strdup(text->str) : NULL;
+}
+
 static gboolean fail_missing(const Merge *merge, int64_t shard, const GString *start, GError **error)
 {
+    g_autofree char *missing = missing_shards(merge);
+    if (missing != NULL) {
+        gboolean several = strchr(missing, ',') != NULL;
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: shard%s %s %s missing; name %s, too", merge->run->sweep->name,
+                    several ? "s" : "", missing, several ? "are" : "is", several ? "their files" : "its file");
+        return FALSE;
+    }
     g_autofree char *cells = g_strndup(start->str, MIN(start->len > 0 ? start->len - 1 : 0, 200));
     int known = merge->part_of[shard];
     g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,

@@ -165,20 +165,25 @@ static void fail_unknown(JsonObject *object, const char *key)
     g_string_free(what, TRUE);
 }
 
+void json_object_refuse_unknown(JsonObject *object)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach (object->value, key, value) {
+        if (!is_asked(object, key)) {
+            fail_unknown(object, key); /* only the first mistake sticks */
+            return;
+        }
+    }
+}
+
 gboolean json_object_close(JsonObject *object, gboolean tolerant, GError **error)
 {
     if (object == NULL) {
         return TRUE;
     }
-    const char *key;
-    json_t *value;
     if (!tolerant && json_object_ok(object)) {
-        json_object_foreach (object->value, key, value) {
-            if (!is_asked(object, key)) {
-                fail_unknown(object, key);
-                break;
-            }
-        }
+        json_object_refuse_unknown(object);
     }
     const GError *mistake = root_of(object)->mistake;
     if (mistake != NULL && error != NULL) {

@@ -25,6 +25,9 @@ JsonObject *json_doc_open(JsonDoc *doc, GError **error);
  */
 gboolean json_object_close(JsonObject *object, gboolean tolerant, GError **error);
 
+/* Makes a key that nobody has asked for so far a mistake, as closing does: before what else follows from its being misspelt. */
+void json_object_refuse_unknown(JsonObject *object);
+
 /* Has the key (null counts as absent). Does not mark it used. */
 gboolean json_object_has(const JsonObject *object, const char *key);
 

@@ -37,6 +37,10 @@ $ echo '{"schema": "moesim.result/1"}' > none.json; moesim compare a.json none.j
 ! moesim: compare: step_time_s: cannot be compared; peak_memory_bytes: cannot be compared
 ? 1
 
+$ moesim compare none.json none.json
+! moesim: compare: none.json holds no number, so there is nothing to compare
+? 2
+
 $ echo '{"schema": "moesim.result/9"}' > other.json; moesim compare a.json other.json
 ! moesim: other.json: schema: expected "moesim.result/1"
 ? 2

@@ -55,6 +55,15 @@ $ moesim sweep sweep.json --merge shard3.csv shard1.csv -o merged.csv
 ! ~ moesim: sweep.json: the row of *, which belongs to shard */2, is not in *
 ? 2
 
+# The rows of the files themselves say of how many shards they are.
+$ echo '{"base": "plan.json", "grid": {"loss.seq_chunk": {"from": 1, "to": 80, "step": 1}}}' > many.json; for k in 1 2 3 4; do moesim sweep many.json -o many$k.csv --shard $k/4 > /dev/null; done; moesim sweep many.json --merge many4.csv many1.csv many2.csv
+! moesim: many.json: shard 3/4 is missing; name its file, too
+? 2
+
+$ moesim sweep many.json --merge many2.csv
+! moesim: many.json: shards 1/4, 3/4, 4/4 are missing; name their files, too
+? 2
+
 $ moesim sweep sweep.json --merge shard1.csv shard2.csv shard3.csv -o shard1.csv
 ! moesim: shard1.csv: is both read and written; write to another file
 ? 2
@@ -192,6 +201,14 @@ $ echo '{"base": "plan.json", "linked": [{"parallel.ep": [1, 2], "workload.seq_l
 
 $ echo '{"base": "plan.json", "presets": "layuot"}' > x.json; moesim sweep x.json
 ! ~ moesim: x.json:1:*: presets: "layuot" is none of *; did you mean "layout"?
+? 2
+
+$ echo '{"base": "plan.json", "grids": {"parallel.ep": [1, 2]}}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: grids: unknown; did you mean "grid"?
+? 2
+
+$ moesim sweep x.json -o ""
+! moesim: sweep: --output: the name is empty; give FILE, or leave the option out
 ? 2
 
 $ echo '{"base": "plan.json"}' > x.json; moesim sweep x.json

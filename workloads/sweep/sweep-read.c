@@ -426,6 +426,7 @@ static void read_all(Reader *reader, JsonObject *root)
         read_axes(reader, root);
         read_goals(reader->sweep, root);
         read_columns(reader->sweep, root);
+        json_object_refuse_unknown(root);
         count_points(reader->sweep, root);
     }
 }
