@@ -12,6 +12,7 @@ RunCache *run_cache_new(void)
     cache->steps = step_memo_new();
     cache->ledgers = ledger_memo_new();
     cache->facts = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+    cache->kept = g_array_new(FALSE, TRUE, sizeof(KeptBytes));
     return cache;
 }
 
@@ -54,6 +55,7 @@ void run_cache_free(RunCache *cache)
         forget_routings(cache);
         step_memo_free(cache->steps); /* it holds segments, whose graphs are those of `lowered` */
         g_hash_table_unref(cache->facts);
+        g_array_unref(cache->kept);
         lower_cache_free(cache->lowered);
         ledger_memo_free(cache->ledgers);
         g_free(cache);
@@ -69,7 +71,7 @@ size_t run_cache_size_bytes(RunCache *cache)
 {
     enum { SLOT_BYTES = 64 };
     return lower_cache_size_bytes(cache->lowered) + step_memo_size_bytes(cache->steps) + ledger_memo_size_bytes(cache->ledgers) +
-           g_hash_table_size(cache->facts) * (sizeof(PlanFacts) + SLOT_BYTES);
+           g_hash_table_size(cache->facts) * (sizeof(PlanFacts) + SLOT_BYTES) + cache->kept->len * sizeof(KeptBytes);
 }
 
 void run_cache_trim(RunCache *cache)
@@ -78,6 +80,7 @@ void run_cache_trim(RunCache *cache)
         step_memo_clear(cache->steps);
         ledger_memo_clear(cache->ledgers); /* it names segments of the lowered */
         g_hash_table_remove_all(cache->facts);
+        g_array_set_size(cache->kept, 0);
         lower_cache_free(cache->lowered);
         cache->lowered = lower_cache_new();
     }
@@ -92,6 +95,15 @@ const PlanFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelG
         g_hash_table_insert(cache->facts, (void *)(uintptr_t)graphs, facts);
     }
     return facts;
+}
+
+KeptBytes *run_cache_kept(RunCache *cache, const Plan *plan)
+{
+    guint scope = (guint)lower_cache_scope(cache->lowered, plan);
+    if (scope >= cache->kept->len) {
+        g_array_set_size(cache->kept, scope + 1);
+    }
+    return &g_array_index(cache->kept, KeptBytes, scope);
 }
 
 Program *run_cache_lower(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)

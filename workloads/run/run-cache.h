@@ -9,6 +9,13 @@
 #include "workloads/run/run.h"
 #include "workloads/run/step.h"
 
+/* Bytes that stay after the forward passes of the layers. */
+typedef struct KeptBytes {
+    gboolean is_known;
+    double saved;    /* when autograd keeps what it needs */
+    double selected; /* when results of memory.keep stay */
+} KeptBytes;
+
 struct RunCache {
     LowerCache *lowered;
     StepMemo *steps;
@@ -17,6 +24,7 @@ struct RunCache {
     GPtrArray *routings; /* Routing of each group that was drawn last, or NULL */
     RoutingSpec routings_spec;
     const Plan *routings_plan; /* keeps alive what the spec points at */
+    GArray *kept;      /* KeptBytes by scope of `lowered` */
     gboolean verifies;
 };
 
@@ -29,6 +37,9 @@ void run_cache_keep_routings(RunCache *cache, const Plan *plan, const RoutingSpe
 
 /* Facts of graphs that the cache holds; borrowed. */
 const PlanFacts *run_cache_facts(RunCache *cache, const Plan *plan, const ModelGraph *graphs);
+
+/* What layers keep without loads, to be filled if it is not known yet; borrowed until the next call. */
+KeptBytes *run_cache_kept(RunCache *cache, const Plan *plan);
 
 /* Program of a class of ranks, from the cache (NULL: from scratch). Under verification it is made anew and compared. */
 Program *run_cache_lower(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);

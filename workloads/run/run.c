@@ -224,7 +224,8 @@ static Result *fill_result(const Run *run)
     fill_operators(run, result);
     fill_collectives(run, result);
     fill_memory(run, result);
-    tiers_fill(run->plan, run->graphs, run_groups_slowest(&run->groups, &slowest_rank), &run->memory.ledger, &run->times, result);
+    tiers_fill(run->groups.cache, run->plan, run->graphs, run_groups_slowest(&run->groups, &slowest_rank), &run->memory.ledger,
+               &run->times, result);
     fill_parameters(run, result);
     fill_advice(run, result);
     for (guint i = 0; i < run->plan->warnings->len; i++) {

@@ -3,6 +3,7 @@
 #include "hw/host-link.h"
 #include "workloads/lower/cache-fill.h"
 #include "workloads/lower/lower.h"
+#include "workloads/run/run-cache.h"
 
 static ResultKept *kept_of(GPtrArray *kept, const char *name, const CacheItem *item)
 {
@@ -61,10 +62,9 @@ static void fill_counts(const CacheCounts *counts, ResultTiers *tiers)
     tiers->next_ddr_gib_s = counts->next_ddr_gib_s;
 }
 
-/* Bytes that stay after the forward passes of the layers, when autograd keeps what it needs, and when results of keep stay. */
-static void kept_bytes(const Plan *plan, const ModelGraph *graphs, const Routing *routing, double *ret_saved, double *ret_selected)
+static void kept_bytes(const Plan *plan, const ModelGraph *graphs, const Routing *routing, KeptBytes *ret_kept)
 {
-    *ret_saved = *ret_selected = 0;
+    *ret_kept = (KeptBytes){.is_known = TRUE};
     for (int64_t i = 0; i < graphs->n_layers; i++) {
         const Graph *graph = model_graph_layer(graphs, i);
         RowCounts rows = retention_rows(plan, routing, i);
@@ -72,22 +72,25 @@ static void kept_bytes(const Plan *plan, const ModelGraph *graphs, const Routing
         for (int o = 0; o < graph_n_ops(graph); o++) {
             guint64 slots;
             gboolean keeps = plan->keep[op_class(graph_op(graph, o)->kind)->keep];
-            *ret_selected += keeps ? (double)retention_entry(graph, &rows, o, &slots) : 0;
-            *ret_saved += (double)retention_saved_bytes(graph, &rows, o, seen);
+            ret_kept->selected += keeps ? (double)retention_entry(graph, &rows, o, &slots) : 0;
+            ret_kept->saved += (double)retention_saved_bytes(graph, &rows, o, seen);
         }
     }
 }
 
 /* Results that no backward reads are kept all the same: with fused kernels or a frozen base that can be more than none keeps. */
-static void warn_selective(const Plan *plan, const ModelGraph *graphs, const Routing *routing, Result *result)
+static void warn_selective(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, Result *result)
 {
-    double saved, selected;
+    KeptBytes own = {0};
     if (plan->recompute != PLAN_RECOMPUTE_SELECTIVE || plan->has_cache) {
         return;
     }
-    kept_bytes(plan, graphs, routing, &saved, &selected);
-    if (selected > saved) {
-        g_autofree char *more = quantity_format_bytes((int64_t)selected), *less = quantity_format_bytes((int64_t)saved);
+    KeptBytes *kept = routing == NULL ? run_cache_kept(cache, plan) : &own;
+    if (!kept->is_known) {
+        kept_bytes(plan, graphs, routing, kept);
+    }
+    if (kept->selected > kept->saved) {
+        g_autofree char *more = quantity_format_bytes((int64_t)kept->selected), *less = quantity_format_bytes((int64_t)kept->saved);
         g_ptr_array_add(result->warnings,
                         g_strdup_printf("memory.recompute \"selective\" keeps %s of results, \"none\" would keep %s: name fewer operators in "
                                         "memory.keep, or give memory.cache budgets, which keep only what pays",
@@ -109,12 +112,12 @@ static int64_t counted_host_bytes(const Plan *plan, const ModelGraph *graphs, co
     return ledger_run(program, 0, &even, NULL) ? even.host_peak_bytes : worst;
 }
 
-void tiers_fill(const Plan *plan, const ModelGraph *graphs, const Routing *routing, const Ledger *ledger, const StepTimes *times,
-                Result *result)
+void tiers_fill(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, const Ledger *ledger,
+                const StepTimes *times, Result *result)
 {
     HostLink link = host_link_of(plan->cluster);
     int64_t host = ledger->host_peak_bytes, counted = counted_host_bytes(plan, graphs, routing, &link, host);
-    warn_selective(plan, graphs, routing, result);
+    warn_selective(cache, plan, graphs, routing, result);
     if (!plan->has_cache && host == 0) {
         return;
     }
