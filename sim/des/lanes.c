@@ -15,6 +15,7 @@ typedef struct Lane {
     uint64_t head, tail; /* items done, items pushed */
     Item *items;         /* ring */
     uint64_t mask;
+    SimTime dry_ns; /* when its last item was done */
     gboolean is_busy;
     gint32 cls;
     int64_t remaining; /* of the running work, ns x SHARE_RATE_ONE */
@@ -79,6 +80,7 @@ void lanes_reset(Lanes *lanes, const ShareLaw *law)
     g_array_set_size(lanes->marks, 0);
     for (int i = 0; i < lanes->n_lanes; i++) {
         lanes->lanes[i].head = lanes->lanes[i].tail = 0;
+        lanes->lanes[i].dry_ns = 0;
         lanes->lanes[i].is_busy = FALSE;
         lanes->lanes[i].load = 0;
     }
@@ -138,6 +140,12 @@ LanePoint lanes_point(const Lanes *lanes, int lane)
     return (LanePoint){lane, lanes->lanes[lane].tail};
 }
 
+gboolean lanes_is_idle(const Lanes *lanes, int idx)
+{
+    const Lane *lane = &lanes->lanes[idx];
+    return lane->head == lane->tail && lane->dry_ns < lanes->now_ns;
+}
+
 gboolean lanes_reached(const Lanes *lanes, LanePoint point)
 {
     return lanes->lanes[point.lane].head >= point.n;
@@ -167,6 +175,7 @@ static void end_work(Lanes *lanes, int idx)
     lanes->n_apart -= share_law_is_apart(lanes->law, lane->cls);
     lane->load = 0;
     lane->head++;
+    lane->dry_ns = lanes->now_ns;
     lanes->busy &= ~(1u << idx);
     if (--lanes->n_running[lane->cls] == 0) {
         lanes->running &= ~(1u << lane->cls);
@@ -199,6 +208,7 @@ static SimTime go_on(Lanes *lanes, int idx, gboolean *ret_moved)
             return G_MAXINT64;
         }
         lane->head++;
+        lane->dry_ns = lanes->now_ns;
         *ret_moved = TRUE;
     }
     return G_MAXINT64;
@@ -371,7 +381,7 @@ void lanes_store(const Lanes *lanes, GArray *words)
         g_array_set_size(words, at + LANE_WORDS + n * ITEM_WORDS);
         int64_t *to = &g_array_index(words, int64_t, at);
         to[0] = (int64_t)n;
-        to[1] = lane->is_busy ? lane->remaining : -1;
+        to[1] = lane->is_busy ? lane->remaining : n == 0 && lane->dry_ns == lanes->now_ns ? -2 : -1; /* -2: just done */
         for (guint k = 0; k < n; k++) {
             store_item(lanes, item_at(lane, lane->head + k), to + LANE_WORDS + k * ITEM_WORDS);
         }
@@ -386,6 +396,7 @@ size_t lanes_load(Lanes *lanes, const int64_t *words, SimTime now_ns)
     for (int i = 0; i < lanes->n_lanes; i++) {
         Lane *lane = &lanes->lanes[i];
         int64_t n = at[0], remaining = at[1];
+        lane->dry_ns = remaining == -2 ? now_ns : now_ns - 1;
         at += LANE_WORDS;
         for (int64_t k = 0; k < n; k++, at += ITEM_WORDS) {
             ItemKind kind = (ItemKind)(guint8)(at[0] >> 16);

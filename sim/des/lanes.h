@@ -66,6 +66,12 @@ void lanes_push_mark(Lanes *lanes, int lane, guint32 value);
 LanePoint lanes_point(const Lanes *lanes, int lane);
 gboolean lanes_reached(const Lanes *lanes, LanePoint point);
 
+/*
+ * Whether a lane has nothing to do and had nothing before now either: what is pushed there could have been done earlier, had
+ * it been pushed then.
+ */
+gboolean lanes_is_idle(const Lanes *lanes, int lane);
+
 /* Runs until the point is reached, or, without one (NULL), until nothing is left to do. FALSE: blocked before that. */
 gboolean lanes_run(Lanes *lanes, const LanePoint *point);
 

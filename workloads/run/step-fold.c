@@ -1,7 +1,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "workloads/run/step-memo.h"
+#include "workloads/run/step-fold.h"
 
 enum { N_ROUNDS = 2, UNSETTLED_MAX = 8 };
 
@@ -9,41 +9,10 @@ enum { N_ROUNDS = 2, UNSETTLED_MAX = 8 };
 typedef struct Turn {
     gint64 state;
     GArray *slots; /* pending tokens, as Fold.slots */
-    SimTime now_ns, mark_ns;
+    SimTime now_ns, host_ns, mark_ns;
     LaneSums sums;
     SimTime phase_ns[N_PHASES];
 } Turn;
-
-/* A token that is pending after a move, where it came from, and how far off it is. */
-typedef struct Pending {
-    gint32 token;
-    gint16 origin;
-    LanePoint left;
-} Pending;
-
-/*
- * A run of a program. The moment is known in one of two forms or both: as a state, with the program's token for each of its
- * pending ones (slots), or in the lanes, with the point that each token stands for.
- */
-typedef struct Fold {
-    StepMemo *memo;
-    Lanes *lanes;
-    const Program *program;
-    StepTimes *times;
-    guint32 law;
-    TimeView *views; /* by segment */
-    gint64 state;    /* -1: only in the lanes */
-    gboolean in_lanes;
-    GArray *slots;      /* gint32: program tokens that are pending, when the moment is a state */
-    Pending *pending;   /* scratch: one per program token */
-    LanePoint *points;  /* by program token, when in the lanes */
-    SimTime now_ns, host_ns;
-    SimTime start_ns, mark_ns; /* measured step, end of the phase before; -1 before the first */
-    LaneSums sums, start_sums; /* of the measured step: since the start of the run, up to its start */
-    LaneSums end_sums;
-    int64_t n_unsettled;
-    GArray *run_marks; /* MoveMark, counted from the start of the fold: since the run of calls under way began */
-} Fold;
 
 static gint32 slot_token(const Fold *fold, guint slot)
 {
@@ -52,12 +21,38 @@ static gint32 slot_token(const Fold *fold, guint slot)
 
 /* ---- moments ---- */
 
+/* In place of how far the host is ahead. */
+static const int64_t FAR = G_MAXINT64;
+
+static int64_t host_word(const Fold *fold, gint64 state)
+{
+    size_t n_bytes;
+    return *(const int64_t *)intern_get(fold->memo->states, (guint32)state, &n_bytes);
+}
+
+gboolean fold_is_far(const Fold *fold)
+{
+    return fold->runs_ahead && fold->state >= 0 && host_word(fold, fold->state) == FAR;
+}
+
+void fold_come_near(Fold *fold)
+{
+    GArray *words = fold->memo->words;
+    size_t n_bytes;
+    gboolean is_new;
+    const int64_t *far = intern_get(fold->memo->states, (guint32)fold->state, &n_bytes);
+    g_array_set_size(words, 0);
+    g_array_append_vals(words, far, (guint)(n_bytes / sizeof *far));
+    g_array_index(words, int64_t, 0) = -fold_lead_ns(fold);
+    fold->state = intern_bytes(fold->memo->states, words->data, n_bytes, &is_new);
+}
+
 /* Takes the state up in the lanes. */
 static void load_state(Fold *fold)
 {
     size_t n_bytes;
     const int64_t *words = intern_get(fold->memo->states, (guint32)fold->state, &n_bytes);
-    fold->host_ns = fold->now_ns + words[0];
+    fold->host_ns = words[0] != FAR ? fold->now_ns + words[0] : fold->host_ns;
     size_t at = 1 + lanes_load(fold->lanes, words + 1, fold->now_ns);
     memset(fold->points, 0, sizeof *fold->points * (size_t)fold->program->n_tokens);
     for (guint i = 0; i < fold->slots->len; i++, at += 2) {
@@ -113,7 +108,7 @@ static void store_state(Fold *fold, const gint32 *tokens, guint n_tokens, Move *
     }
     g_array_set_size(fold->slots, 0);
     g_array_set_size(words, 1);
-    g_array_index(words, int64_t, 0) = fold->host_ns - fold->now_ns;
+    g_array_index(words, int64_t, 0) = fold->runs_ahead && fold_lead_ns(fold) >= FAR_NS ? FAR : -fold_lead_ns(fold);
     lanes_store(fold->lanes, words);
     move->n_slots = n;
     for (guint i = 0; i < n; i++) {
@@ -129,12 +124,19 @@ static void store_state(Fold *fold, const gint32 *tokens, guint n_tokens, Move *
 
 /* ---- moves ---- */
 
+/* Whether what is pushed to start no earlier than ns could have begun before now, had it been there. */
+static gboolean comes_late(const Fold *fold, int lane, SimTime ns)
+{
+    return ns < lanes_now(fold->lanes) && lanes_is_idle(fold->lanes, lane);
+}
+
 static gboolean push_item(Fold *fold, const ViewItem *item, const gint32 *tokens)
 {
     Lanes *lanes = fold->lanes;
     LanePoint point;
     switch ((ViewItemKind)item->kind) {
     case VIEW_WORK:
+        fold->is_late = fold->is_late || comes_late(fold, item->lane, fold->host_ns + item->offset_ns);
         lanes_push_work(lanes, item->lane, &(ShareWork){(int)item->cls, item->duration_ns, item->value}, fold->host_ns + item->offset_ns);
         fold->host_ns += item->host_ns;
         return TRUE;
@@ -152,12 +154,14 @@ static gboolean push_item(Fold *fold, const ViewItem *item, const gint32 *tokens
         return TRUE;
     case VIEW_SYNC:
         point = lanes_point(lanes, item->lane);
+        fold->is_late = fold->is_late || (fold->host_ns < lanes_now(lanes) && lanes_reached(lanes, point));
         if (!lanes_run(lanes, &point)) {
             return FALSE;
         }
         fold->host_ns = MAX(fold->host_ns, lanes_now(lanes)) + item->host_ns;
         return TRUE;
     case VIEW_MARK:
+        fold->is_late = fold->is_late || comes_late(fold, item->lane, fold->host_ns);
         lanes_push_mark(lanes, item->lane, (guint32)item->value);
         return TRUE;
     case VIEW_DRAIN:
@@ -166,22 +170,7 @@ static gboolean push_item(Fold *fold, const ViewItem *item, const gint32 *tokens
     }
 }
 
-static void sums_add(LaneSums *sums, const LaneSums *more, int64_t times)
-{
-    for (int i = 0; i < LANE_SUMS_MAX; i++) {
-        sums->ns[i] += times * more->ns[i];
-    }
-}
-
-static LaneSums sums_minus(const LaneSums *a, const LaneSums *b)
-{
-    LaneSums difference = *a;
-    sums_add(&difference, b, -1);
-    return difference;
-}
-
-/* The end of a phase, in a move that began at from_ns: so the measured step begins, and what it sums up. */
-static void note_mark(Fold *fold, const MoveMark *mark, SimTime from_ns)
+void fold_note_mark(Fold *fold, const MoveMark *mark, SimTime from_ns)
 {
     StepTimes *times = fold->times;
     SimTime ns = from_ns + mark->ns;
@@ -198,17 +187,34 @@ static void note_mark(Fold *fold, const MoveMark *mark, SimTime from_ns)
     }
 }
 
+/*
+ * The host is far ahead: the lanes do everything that was pushed to the compute stream before this call, so that what is pending
+ * stays little. FALSE: they block.
+ */
+static gboolean run_ahead(Fold *fold, LanePoint before)
+{
+    gboolean has_more = lanes_point(fold->lanes, STREAM_COMPUTE).n > before.n;
+    if (!fold->runs_ahead || !has_more || lanes_n_pending(fold->lanes) <= fold->memo->ahead_min) {
+        return TRUE;
+    }
+    return lanes_run(fold->lanes, &before);
+}
+
 /* Simulates a call from the moment in the lanes. FALSE: the program blocks itself. */
 static gboolean simulate(Fold *fold, const TimeView *view, const gint32 *tokens, Move *ret_move)
 {
     LaneSums before = *lanes_sums(fold->lanes);
     SimTime from_ns = fold->now_ns;
     memset(ret_move, 0, sizeof *ret_move);
+    LanePoint compute = lanes_point(fold->lanes, STREAM_COMPUTE);
     lanes_clear_marks(fold->lanes);
     for (guint i = 0; i < view->n_items; i++) {
         if (!push_item(fold, &view->items[i], tokens)) {
             return FALSE;
         }
+    }
+    if (!run_ahead(fold, compute)) {
+        return FALSE;
     }
     fold->now_ns = lanes_now(fold->lanes);
     ret_move->ns = fold->now_ns - from_ns;
@@ -216,13 +222,13 @@ static gboolean simulate(Fold *fold, const TimeView *view, const gint32 *tokens,
     const LaneMark *marks = lanes_marks(fold->lanes, &ret_move->n_marks);
     for (guint i = 0; i < ret_move->n_marks; i++) {
         MoveMark mark = {marks[i].value, marks[i].ns - from_ns, sums_minus(&marks[i].sums, &before)};
-        note_mark(fold, &mark, from_ns);
+        fold_note_mark(fold, &mark, from_ns);
         if (i < MOVE_MARKS_MAX) {
             ret_move->marks[i] = mark;
         }
     }
     fold->memo->n_simulated++;
-    return TRUE;
+    return !fold->is_late; /* then nothing of it counts */
 }
 
 static void apply_slots(Fold *fold, const Move *move, const gint32 *tokens)
@@ -248,7 +254,7 @@ static guint32 move_key(Fold *fold, const TimeView *view, const gint32 *tokens, 
     MoveKey key;
     size_t n_bytes = offsetof(MoveKey, bound) + (size_t)quantity_round_up(view->n_places, 4) * sizeof key.bound[0];
     memset(&key, 0, n_bytes);
-    key.law = fold->law;
+    key.law = fold->law_key;
     key.view = view->id;
     key.state = fold->state;
     for (guint i = 0; i < view->n_places; i++) {
@@ -264,13 +270,13 @@ static guint32 move_key(Fold *fold, const TimeView *view, const gint32 *tokens, 
     return intern_bytes(fold->memo->keys, &key, n_bytes, ret_is_new);
 }
 
-/* One call: looked up if it can be. */
-static gboolean make_move(Fold *fold, const TimeView *view, const Call *call)
+gboolean fold_make_move(Fold *fold, const TimeView *view, const Call *call)
 {
     StepMemo *memo = fold->memo;
     gint32 tokens[VIEW_PLACES_MAX];
     gboolean is_new = TRUE, is_named = fold->state >= 0;
     Move move;
+    fold->was_near = !fold->runs_ahead || view->syncs || (is_named && !fold_is_far(fold));
     for (guint i = 0; i < view->n_places; i++) {
         tokens[i] = program_resolve(call, view->places[i]);
     }
@@ -278,12 +284,16 @@ static gboolean make_move(Fold *fold, const TimeView *view, const Call *call)
     if (is_named && !is_new && g_array_index(memo->moves, Move, key).n_slots != G_MAXUINT32) {
         move = g_array_index(memo->moves, Move, key);
         for (guint i = 0; i < move.n_marks; i++) {
-            note_mark(fold, &move.marks[i], fold->now_ns);
+            fold_note_mark(fold, &move.marks[i], fold->now_ns);
         }
         fold->now_ns += move.ns;
+        fold->host_ns = move.is_near ? fold->now_ns + move.host_ns : fold->host_ns + view->host_ns;
         fold->state = move.state;
         fold->in_lanes = FALSE;
         apply_slots(fold, &move, tokens);
+        if (!move.is_near && fold_lead_ns(fold) < FAR_NS) {
+            fold_come_near(fold);
+        }
         memo->n_looked_up++;
     } else {
         if (!fold->in_lanes) {
@@ -293,8 +303,10 @@ static gboolean make_move(Fold *fold, const TimeView *view, const Call *call)
             return FALSE;
         }
         store_state(fold, tokens, view->n_places, &move);
+        move.is_near = fold->was_near;
+        move.host_ns = fold->host_ns - fold->now_ns;
         if (is_named) {
-            if (move.state < 0 || move.n_marks > MOVE_MARKS_MAX) {
+            if (move.state < 0 || move.n_marks > MOVE_MARKS_MAX || (!move.is_near && !fold_is_far(fold))) {
                 move.n_slots = G_MAXUINT32; /* leads out of what can be looked up, or does too much for it */
             }
             g_array_set_size(memo->moves, MAX(memo->moves->len, key + 1));
@@ -302,111 +314,6 @@ static gboolean make_move(Fold *fold, const TimeView *view, const Call *call)
         }
     }
     sums_add(&fold->sums, &move.sums, 1);
-    return TRUE;
-}
-
-/* ---- runs of calls ---- */
-
-/* A place in a run that nothing is known of: what leads on from it. */
-typedef struct RunStop {
-    guint32 key;
-    SimTime now_ns;
-    LaneSums sums;
-    guint n_marks; /* noted before */
-} RunStop;
-
-/* The key of a place in a run: what the rest of the run depends on. */
-static guint32 run_key(Fold *fold, const ProgramRun *run, guint place, gboolean *ret_is_new)
-{
-    GArray *words = fold->memo->words;
-    const ProgramClock *clock = &fold->program->clock;
-    int64_t head[] = {fold->law, (int64_t)run->id << 32 | place, clock->side, 0, fold->state, fold->slots->len};
-    guint n_head = G_N_ELEMENTS(head);
-    memcpy(&head[3], &clock->part, sizeof clock->part);
-    g_array_set_size(words, n_head + (fold->slots->len + 1) / 2);
-    g_array_index(words, int64_t, words->len - 1) = 0;
-    memcpy(words->data, head, sizeof head);
-    if (fold->slots->len > 0) {
-        memcpy(&g_array_index(words, int64_t, n_head), fold->slots->data, fold->slots->len * sizeof(gint32));
-    }
-    guint32 key = intern_bytes(fold->memo->run_keys, words->data, words->len * sizeof(int64_t), ret_is_new);
-    if (*ret_is_new) {
-        RunMove unknown = {.state = -1};
-        g_array_append_val(fold->memo->run_moves, unknown);
-    }
-    return key;
-}
-
-static void apply_run(Fold *fold, const RunMove *move)
-{
-    for (guint i = 0; i < move->n_marks; i++) {
-        note_mark(fold, &move->marks[i], fold->now_ns);
-    }
-    fold->now_ns += move->ns;
-    fold->state = move->state;
-    fold->in_lanes = FALSE;
-    g_array_set_size(fold->slots, 0);
-    if (move->n_slots > 0) {
-        g_array_append_vals(fold->slots, &g_array_index(fold->memo->run_slots, gint32, move->first_slot), move->n_slots);
-    }
-    sums_add(&fold->sums, &move->sums, 1);
-}
-
-/* The run has ended: so much has happened since each of its stops. */
-static void keep_stops(Fold *fold, const RunStop *stops, guint n)
-{
-    StepMemo *memo = fold->memo;
-    guint first_slot = memo->run_slots->len;
-    if (fold->state < 0 || n == 0) {
-        return;
-    }
-    if (fold->slots->len > 0) {
-        g_array_append_vals(memo->run_slots, fold->slots->data, fold->slots->len);
-    }
-    for (guint i = 0; i < n; i++) {
-        RunMove *move = &g_array_index(memo->run_moves, RunMove, stops[i].key);
-        guint n_marks = fold->run_marks->len - stops[i].n_marks;
-        if (n_marks > MOVE_MARKS_MAX) {
-            continue;
-        }
-        *move = (RunMove){.state = fold->state, .ns = fold->now_ns - stops[i].now_ns, .sums = sums_minus(&fold->sums, &stops[i].sums),
-                          .n_marks = n_marks, .n_slots = fold->slots->len, .first_slot = first_slot};
-        for (guint k = 0; k < n_marks; k++) {
-            const MoveMark *mark = &g_array_index(fold->run_marks, MoveMark, stops[i].n_marks + k);
-            move->marks[k] = (MoveMark){mark->phase, mark->ns - stops[i].now_ns, sums_minus(&mark->sums, &stops[i].sums)};
-        }
-    }
-}
-
-/*
- * The calls of a run, up to a place from which the rest is known: moments soon become alike that were different when the run
- * began, so places at its beginning are asked at each call, later ones now and then.
- */
-static gboolean make_run(Fold *fold, const ProgramRun *run)
-{
-    enum { EACH_UNTIL = 8, THEN_EVERY = 8, STOPS_MAX = 64 };
-    RunStop stops[STOPS_MAX];
-    guint n_stops = 0;
-    g_array_set_size(fold->run_marks, 0);
-    for (guint place = 0; place < run->n; place++) {
-        if (fold->state >= 0 && (place < EACH_UNTIL || place % THEN_EVERY == 0)) {
-            gboolean is_new;
-            guint32 key = run_key(fold, run, place, &is_new);
-            const RunMove *known = &g_array_index(fold->memo->run_moves, RunMove, key);
-            if (known->state >= 0) {
-                apply_run(fold, known);
-                break;
-            }
-            if (n_stops < STOPS_MAX) {
-                stops[n_stops++] = (RunStop){key, fold->now_ns, fold->sums, fold->run_marks->len};
-            }
-        }
-        const Call *call = &g_array_index(fold->program->calls, Call, run->first + place);
-        if (!make_move(fold, &fold->views[call->segment], call)) {
-            return FALSE;
-        }
-    }
-    keep_stops(fold, stops, n_stops);
     return TRUE;
 }
 
@@ -419,7 +326,9 @@ static void turn_clear(void *data)
 
 static gboolean turn_is_like(const Turn *turn, const Fold *fold)
 {
-    return turn->state == fold->state && turn->now_ns - turn->mark_ns == fold->now_ns - fold->mark_ns &&
+    /* a host that is far ahead must not come nearer from turn to turn */
+    gboolean stays = !fold_is_far(fold) || fold_lead_ns(fold) >= turn->now_ns - turn->host_ns;
+    return stays && turn->state == fold->state && turn->now_ns - turn->mark_ns == fold->now_ns - fold->mark_ns &&
            turn->slots->len == fold->slots->len &&
            (turn->slots->len == 0 || memcmp(turn->slots->data, fold->slots->data, turn->slots->len * sizeof(gint32)) == 0);
 }
@@ -435,6 +344,7 @@ static int64_t skip_turns(Fold *fold, const Turn *turn, int64_t period, int64_t 
         fold->times->phase_ns[p] += n * (fold->times->phase_ns[p] - turn->phase_ns[p]);
     }
     sums_add(&fold->sums, &sums, n);
+    fold->host_ns += n * (fold->host_ns - turn->host_ns);
     fold->now_ns += n * ns;
     fold->mark_ns += n * ns;
     fold->in_lanes = FALSE;
@@ -456,7 +366,7 @@ static int64_t begin_turn(Fold *fold, GArray *turns, int64_t n_done)
         }
     }
     Turn turn = {.state = fold->state, .slots = g_array_new(FALSE, FALSE, sizeof(gint32)), .now_ns = fold->now_ns,
-                 .mark_ns = fold->mark_ns, .sums = fold->sums};
+                 .host_ns = fold->host_ns, .mark_ns = fold->mark_ns, .sums = fold->sums};
     g_array_append_vals(turn.slots, fold->slots->data, fold->slots->len);
     memcpy(turn.phase_ns, fold->times->phase_ns, sizeof turn.phase_ns);
     g_array_append_val(turns, turn);
@@ -501,7 +411,7 @@ static gboolean run_round(Fold *fold, gboolean *ret_settled)
         }
         const ProgramRun *run = find_run(program, c, &r);
         const Call *call = &g_array_index(program->calls, Call, c);
-        if (!(run != NULL ? make_run(fold, run) : make_move(fold, &fold->views[call->segment], call))) {
+        if (!(run != NULL ? fold_make_run(fold, run) : fold_make_move(fold, &fold->views[call->segment], call))) {
             return FALSE;
         }
         c += run != NULL ? run->n - 1 : 0;
@@ -530,7 +440,46 @@ static gboolean run_rounds(Fold *fold, gboolean *ret_settled)
             return FALSE;
         }
     }
-    return !*ret_settled || make_move(fold, &drain, &nothing);
+    return !*ret_settled || fold_make_move(fold, &drain, &nothing);
+}
+
+/* Whether the lanes of a program may run ahead of its host: as far as is known, and its calls are short enough. */
+static gboolean may_run_ahead(const Fold *fold)
+{
+    const GArray *runs = fold->program->runs;
+    for (guint s = 0; s < fold->program->segments->len; s++) {
+        if (MAX(fold->views[s].host_ns, fold->views[s].reach_ns) > FAR_NS) {
+            return FALSE;
+        }
+    }
+    return runs->len == 0 || !g_hash_table_contains(fold->memo->kept_back, GUINT_TO_POINTER(g_array_index(runs, ProgramRun, 0).id + 1));
+}
+
+static void keep_back(const Fold *fold)
+{
+    if (fold->program->runs->len > 0) {
+        g_hash_table_add(fold->memo->kept_back, GUINT_TO_POINTER(g_array_index(fold->program->runs, ProgramRun, 0).id + 1));
+    }
+}
+
+/* All rounds, from the start. */
+static gboolean fold_all(Fold *fold, const ShareLaw *law, gboolean runs_ahead, gboolean *ret_settled)
+{
+    Move start = {0};
+    *fold->times = (StepTimes){0};
+    fold->runs_ahead = runs_ahead;
+    fold->is_late = FALSE;
+    fold->law_key = (int64_t)law_number(fold->memo, law) << 1 | (runs_ahead ? 1 : 0);
+    fold->in_lanes = TRUE;
+    fold->state = 0;
+    fold->now_ns = fold->host_ns = fold->mark_ns = 0;
+    fold->start_ns = -1;
+    fold->sums = fold->start_sums = fold->end_sums = (LaneSums){{0}};
+    g_array_set_size(fold->slots, 0);
+    memset(fold->points, 0, sizeof *fold->points * (size_t)(fold->program->n_tokens + 1));
+    lanes_reset(fold->lanes, law);
+    store_state(fold, NULL, 0, &start);
+    return run_rounds(fold, ret_settled);
 }
 
 gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, StepTimes *times, gboolean *ret_settled)
@@ -539,10 +488,8 @@ gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, 
     g_autofree LanePoint *points = g_new0(LanePoint, program->n_tokens + 1);
     g_autofree Pending *pending = g_new(Pending, program->n_tokens + 1);
     g_autoptr(GArray) slots = g_array_new(FALSE, FALSE, sizeof(gint32)), run_marks = g_array_new(FALSE, FALSE, sizeof(MoveMark));
-    Move start = {0};
     Fold fold = {.memo = memo, .lanes = memo->lanes, .program = program, .times = times, .views = views, .points = points,
-                 .slots = slots, .run_marks = run_marks, .pending = pending, .start_ns = -1, .in_lanes = TRUE};
-    fold.law = law_number(memo, law);
+                 .slots = slots, .run_marks = run_marks, .pending = pending};
     for (guint s = 0; s < program->segments->len; s++) {
         views[s] = step_view(memo, program_segment(program, (int)s), &program->clock);
         if (views[s].n_places > VIEW_PLACES_MAX) {
@@ -550,10 +497,12 @@ gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, 
             return TRUE;
         }
     }
-    lanes_reset(memo->lanes, law);
-    store_state(&fold, NULL, 0, &start);
     uint64_t n_events = lanes_n_events(memo->lanes);
-    gboolean ok = run_rounds(&fold, ret_settled);
+    gboolean runs_ahead = may_run_ahead(&fold), ok = fold_all(&fold, law, runs_ahead, ret_settled);
+    if (fold.is_late) {
+        keep_back(&fold);
+        ok = fold_all(&fold, law, FALSE, ret_settled);
+    }
     if (!ok || !*ret_settled) {
         return ok;
     }

@@ -7,7 +7,8 @@
  * the machine as an equal layer did before it, in this plan or in another one, is looked up instead of simulated, and what
  * is looked up is what would be simulated: the same numbers.
  *
- * A host that runs ahead without a bound never comes back to a state: past PENDING_MAX items the machine goes on without. A
+ * A host that runs ahead without a bound is followed by lanes that run ahead themselves past AHEAD_USUAL items (step-fold.h). Past
+ * PENDING_MAX items the machine is no state. A
  * segment of more than VIEW_PLACES_MAX tokens has no view, and its program is left to the streams.
  */
 #pragma once
@@ -21,7 +22,7 @@ enum { STEP_SUM_COMM, STEP_SUM_COPY, STEP_SUM_IDLE, STEP_SUM_CROWDED, N_STEP_SUM
 
 enum { STEP_LATEST = 512 };
 
-enum { PENDING_MAX = 1024, VIEW_PLACES_MAX = 1024, VIEW_SLOTS_MAX = 128, MOVE_MARKS_MAX = 4 };
+enum { AHEAD_USUAL = 512, PENDING_MAX = 1024, VIEW_PLACES_MAX = 1024, VIEW_SLOTS_MAX = 128, MOVE_MARKS_MAX = 4 };
 
 typedef enum ViewItemKind { VIEW_WORK, VIEW_RECORD, VIEW_WAIT, VIEW_HOST, VIEW_SYNC, VIEW_MARK, VIEW_DRAIN } ViewItemKind;
 
@@ -39,6 +40,9 @@ typedef struct TimeView {
     guint32 id;
     const Place *places;
     const ViewItem *items;
+    SimTime host_ns;  /* of all items */
+    SimTime reach_ns; /* from when the host comes to it, the latest that something starts no earlier than */
+    gboolean syncs;   /* the host waits */
     guint n_places, n_items; /* n_items 0 and n_places past VIEW_PLACES_MAX: there is no view */
 } TimeView;
 
@@ -53,6 +57,8 @@ typedef struct MoveMark {
 typedef struct Move {
     gint64 state; /* afterwards; -1 = too large to be one */
     SimTime ns;
+    gboolean is_near; /* begins with the host's time in its state, or makes it wait: then this is its time, counted from the end */
+    SimTime host_ns;
     LaneSums sums;
     guint32 n_marks, n_slots;
     MoveMark marks[MOVE_MARKS_MAX];
@@ -66,6 +72,8 @@ typedef struct Move {
 typedef struct RunMove {
     gint64 state; /* afterwards; -1 = not known yet */
     SimTime ns;
+    gboolean is_near; /* as in Move; else host_ns is what the host needs for all calls, and it must be so far ahead: */
+    SimTime host_ns, lead_ns;
     LaneSums sums;
     guint32 n_marks;
     guint n_slots, first_slot; /* tokens of the program that are pending afterwards: in StepMemo.run_slots */
@@ -106,6 +114,8 @@ struct StepMemo {
     Intern *run_keys;
     GArray *run_moves;     /* RunMove, by key */
     GArray *run_slots;     /* gint32: tokens */
+    size_t ahead_min;      /* items past which lanes run ahead; tests set it before the first step */
+    GHashTable *kept_back; /* ids of first runs of programs whose lanes must not run ahead: for look-up alone */
     struct KnownView *latest[STEP_LATEST]; /* of segments by their address: asked for last */
     GHashTable *known;     /* KnownView by segment and clock: of segments that are shared between plans */
     size_t known_bytes;

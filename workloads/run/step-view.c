@@ -66,6 +66,8 @@ StepMemo *step_memo_new(void)
     memo->run_keys = intern_new();
     memo->run_moves = g_array_new(FALSE, TRUE, sizeof(RunMove));
     memo->run_slots = g_array_new(FALSE, FALSE, sizeof(gint32));
+    memo->ahead_min = AHEAD_USUAL;
+    memo->kept_back = g_hash_table_new(NULL, NULL);
     memo->lanes = lanes_new(N_STREAMS, watches, N_STEP_SUMS);
     memo->words = g_array_new(FALSE, FALSE, sizeof(int64_t));
     memo->items = g_array_new(FALSE, FALSE, sizeof(ViewItem));
@@ -89,6 +91,7 @@ void step_memo_free(StepMemo *memo)
     intern_free(memo->run_keys);
     g_array_unref(memo->run_moves);
     g_array_unref(memo->run_slots);
+    g_hash_table_unref(memo->kept_back);
     g_hash_table_unref(memo->known);
     lanes_free(memo->lanes);
     g_array_unref(memo->words);
@@ -115,6 +118,7 @@ void step_memo_clear(StepMemo *memo)
     intern_clear(memo->run_keys);
     g_array_set_size(memo->run_moves, 0);
     g_array_set_size(memo->run_slots, 0);
+    g_hash_table_remove_all(memo->kept_back);
     g_hash_table_unref(memo->known);
     memo->known_bytes = 0;
     memo_start(memo);
@@ -196,6 +200,12 @@ static TimeView intern_view(StepMemo *memo)
                      .n_places = memo->places->len,
                      .n_items = memo->items->len};
     const char *kept = intern_get(memo->views, view.id, &n_bytes);
+    for (guint i = 0; i < memo->items->len; i++) {
+        const ViewItem *item = &g_array_index(memo->items, ViewItem, i);
+        view.reach_ns = MAX(view.reach_ns, view.host_ns + item->offset_ns);
+        view.host_ns += item->host_ns;
+        view.syncs = view.syncs || item->kind == VIEW_SYNC;
+    }
     view.places = (const Place *)(const void *)(kept + sizeof head);
     view.items = (const ViewItem *)(const void *)(kept + sizeof head + n_places);
     return view;
