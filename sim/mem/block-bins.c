@@ -45,6 +45,42 @@ void block_bins_clear(BlockBins *bins)
     g_array_unref(bins->saved);
 }
 
+static void set_full(Shelf *shelf, gint32 rank, gboolean full)
+{
+    uint64_t bit = (uint64_t)1 << (rank & 63);
+    shelf->full[rank >> 6] = full ? shelf->full[rank >> 6] | bit : shelf->full[rank >> 6] & ~bit;
+}
+
+/* Leaves out the bins that hold nothing: sizes come up that never come up again. */
+static void compact(BlockBins *bins, Shelf *shelf)
+{
+    gint32 kept = 0;
+    g_autofree Bin *full = g_new(Bin, shelf->n + 1);
+    for (gint32 rank = 0; rank < shelf->n; rank++) {
+        Bin *bin = &shelf->bins[shelf->order[rank]];
+        if (bin->n == 0) {
+            g_free(bin->blocks);
+            continue;
+        }
+        for (gint32 i = 0; i < bin->n; i++) {
+            bins->blocks[bin->blocks[i]].bin = kept;
+        }
+        full[kept] = *bin;
+        full[kept].rank = kept;
+        shelf->sizes[kept] = shelf->sizes[rank];
+        kept++;
+    }
+    if (shelf->n_max > 0) {
+        memset(shelf->full, 0, sizeof *shelf->full * (size_t)(shelf->n_max / 64));
+    }
+    shelf->n = kept;
+    for (gint32 i = 0; i < kept; i++) {
+        shelf->bins[i] = full[i];
+        shelf->order[i] = i;
+        set_full(shelf, i, TRUE);
+    }
+}
+
 /* The bins of a shelf with their blocks; sizes and hints as they are. */
 static void copy_shelf(Shelf *to, const Shelf *from)
 {
@@ -85,6 +121,9 @@ void block_bins_copy(BlockBins *to, const BlockBins *from)
     to->n_blocks = from->n_blocks;
     to->spare = from->spare;
     memcpy(to->blocks, from->blocks, sizeof *to->blocks * (size_t)from->n_blocks);
+    for (int s = 0; s < to->n_shelves; s++) {
+        compact(to, &to->shelves[s]);
+    }
     /* stamps are those of the other's marks: no mark of this one's may be among them */
     to->n_marks = MAX(to->n_marks, from->n_marks);
     to->mark = 0;
@@ -93,6 +132,12 @@ void block_bins_copy(BlockBins *to, const BlockBins *from)
 
 void block_bins_mark(BlockBins *bins)
 {
+    enum { MANY = 256 };
+    for (int s = 0; s < bins->n_shelves; s++) {
+        if (bins->shelves[s].n > MANY) {
+            compact(bins, &bins->shelves[s]);
+        }
+    }
     bins->mark = ++bins->n_marks;
     bins->n_blocks_marked = bins->n_blocks;
     bins->spare_marked = bins->spare;
@@ -211,12 +256,6 @@ static void grow(Shelf *shelf)
     shelf->order = g_renew(gint32, shelf->order, shelf->n_max);
     shelf->full = g_renew(uint64_t, shelf->full, shelf->n_max / 64);
     memset(shelf->full + before / 64, 0, sizeof *shelf->full * (size_t)((shelf->n_max - before) / 64));
-}
-
-static void set_full(Shelf *shelf, gint32 rank, gboolean full)
-{
-    uint64_t bit = (uint64_t)1 << (rank & 63);
-    shelf->full[rank >> 6] = full ? shelf->full[rank >> 6] | bit : shelf->full[rank >> 6] & ~bit;
 }
 
 /* A bin for a size that comes up for the first time: those of larger sizes move on. */

@@ -4,7 +4,7 @@
 #include "workloads/run/ledger-walk.h"
 
 /* Walks that stand somewhere, and the memory that they may take together. */
-enum { STANDING_MAX = 32, STANDING_BYTES_MAX = 48 << 20 };
+enum { STANDING_MAX = 16, STANDING_BYTES_MAX = 32 << 20 };
 
 /* What leads to a node. */
 enum { FROM_START, FROM_RUN, FROM_CHANGE };
@@ -36,6 +36,7 @@ struct LedgerMemo {
     Intern *endings;  /* the same for the runs that end a program */
     GPtrArray *zones; /* GArray of Zone, by number of the ending */
     size_t n_zones;
+    LedgerSlots *slots;
     GArray *standing;
     GPtrArray *spare; /* LedgerWalk: nowhere */
     GArray *words, *pieces; /* scratch */
@@ -75,6 +76,7 @@ LedgerMemo *ledger_memo_new(void)
     memo->names = intern_new();
     memo->nodes = g_array_new(FALSE, TRUE, sizeof(Node));
     memo->endings = intern_new();
+    memo->slots = ledger_slots_new();
     memo->zones = g_ptr_array_new_with_free_func(drop_zones);
     memo->standing = g_array_new(FALSE, FALSE, sizeof(Standing));
     memo->spare = g_ptr_array_new_with_free_func(drop_walk);
@@ -104,6 +106,7 @@ void ledger_memo_free(LedgerMemo *memo)
         intern_free(memo->names);
         g_array_unref(memo->nodes);
         intern_free(memo->endings);
+        ledger_slots_unref(memo->slots);
         g_ptr_array_unref(memo->zones);
         g_array_unref(memo->standing);
         g_ptr_array_unref(memo->spare);
@@ -123,7 +126,7 @@ size_t ledger_memo_size_bytes(const LedgerMemo *memo)
 
 static LedgerWalk *take_walk(LedgerMemo *memo)
 {
-    return memo->spare->len > 0 ? g_ptr_array_steal_index_fast(memo->spare, memo->spare->len - 1) : walk_new();
+    return memo->spare->len > 0 ? g_ptr_array_steal_index_fast(memo->spare, memo->spare->len - 1) : walk_new(memo->slots);
 }
 
 static void give_walk(LedgerMemo *memo, LedgerWalk *walk)

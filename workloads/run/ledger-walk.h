@@ -21,9 +21,19 @@ typedef struct Alive {
 
 /* A buffer as it was at a mark. */
 typedef struct SavedAlive {
-    gint32 buffer;
+    gint32 slot;
     Alive alive;
 } SavedAlive;
+
+/*
+ * Slots of buffers: most of the buffers that frames have room for never are. A buffer gets the next slot when it is first
+ * allocated; walks that are copied from each other share the slots, whatever program they walk.
+ */
+typedef struct LedgerSlots {
+    gint n_refs;
+    gint32 *of; /* by buffer: 1 + slot, or 0 */
+    gint32 n_buffers, n_slots;
+} LedgerSlots;
 
 /* Bytes alive. */
 typedef struct HeldBytes {
@@ -36,8 +46,9 @@ struct LedgerWalk {
     const Program *program;
     Ledger ledger;
     AllocModel *alloc;
-    Alive *alive; /* by buffer */
-    gint32 n_buffers; /* that there is room for */
+    LedgerSlots *slots;
+    Alive *alive; /* by slot */
+    gint32 n_alive_max; /* slots that there is room for */
     HeldBytes held, held_marked;
     guint32 mark, n_marks; /* the mark that is set, 0 = none; marks ever set */
     GArray *saved;         /* SavedAlive: what has been changed since the mark */
@@ -47,8 +58,12 @@ struct LedgerWalk {
     gint32 op;
 };
 
-/* A walk without a place, with room for no buffer. Free with ledger_walk_free(). */
-LedgerWalk *walk_new(void);
+LedgerSlots *ledger_slots_new(void);
+LedgerSlots *ledger_slots_ref(LedgerSlots *slots);
+void ledger_slots_unref(LedgerSlots *slots);
+
+/* A walk without a place. Free with ledger_walk_free(). */
+LedgerWalk *walk_new(LedgerSlots *slots);
 
 /* The start of a program, from which on its static memory is held; the allocator is empty. */
 void walk_start(LedgerWalk *walk, const Program *program);

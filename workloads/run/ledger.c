@@ -17,12 +17,31 @@ static gboolean walk_fail(const LedgerWalk *walk, const Instr *instr, const char
     return FALSE;
 }
 
+/* Room for one more slot at least. */
+static void grow_alive(LedgerWalk *walk)
+{
+    enum { SLOTS_MIN = 1024 };
+    gint32 n = MAX(SLOTS_MIN, 2 * walk->n_alive_max);
+    walk->alive = g_renew(Alive, walk->alive, n);
+    memset(walk->alive + walk->n_alive_max, 0, sizeof *walk->alive * (size_t)(n - walk->n_alive_max));
+    walk->n_alive_max = n;
+}
+
 /* A buffer that is about to change. */
 static inline Alive *edit_alive(LedgerWalk *walk, gint32 buffer)
 {
-    Alive *alive = &walk->alive[buffer];
+    LedgerSlots *slots = walk->slots;
+    gint32 slot = slots->of[buffer] - 1;
+    if (slot < 0) {
+        slot = slots->n_slots++;
+        slots->of[buffer] = slot + 1;
+    }
+    while (slot >= walk->n_alive_max) {
+        grow_alive(walk);
+    }
+    Alive *alive = &walk->alive[slot];
     if (alive->stamp != walk->mark && walk->mark != 0) {
-        SavedAlive saved = {buffer, *alive};
+        SavedAlive saved = {slot, *alive};
         g_array_append_val(walk->saved, saved);
         alive->stamp = walk->mark;
     }
@@ -99,6 +118,7 @@ static gboolean walk_free(LedgerWalk *walk, const Instr *instr, GError **error)
 
 static gboolean walk_move(LedgerWalk *walk, const Instr *instr, GError **error)
 {
+    edit_alive(walk, program_resolve(walk->call, instr->to)); /* there is room for both before either is looked at */
     Alive *from = edit_alive(walk, program_resolve(walk->call, instr->place));
     Alive *to = edit_alive(walk, program_resolve(walk->call, instr->to));
     if (!from->alive || to->alive) {
@@ -282,7 +302,8 @@ gboolean walk_check_end(LedgerWalk *walk, GError **error)
         return TRUE;
     }
     for (gint32 b = 0; b < walk->program->n_buffers; b++) {
-        if (walk->alive[b].alive) {
+        gint32 slot = walk->slots->of[b] - 1;
+        if (slot >= 0 && slot < walk->n_alive_max && walk->alive[slot].alive) {
             return fail_leak(walk, b, error);
         }
     }
@@ -295,13 +316,35 @@ void walk_start_ledger(LedgerWalk *walk)
                             .peak_op = -1, .peak_call = -1, .peak_instr = -1};
 }
 
+LedgerSlots *ledger_slots_new(void)
+{
+    LedgerSlots *slots = g_new0(LedgerSlots, 1);
+    slots->n_refs = 1;
+    return slots;
+}
+
+LedgerSlots *ledger_slots_ref(LedgerSlots *slots)
+{
+    slots->n_refs++;
+    return slots;
+}
+
+void ledger_slots_unref(LedgerSlots *slots)
+{
+    if (--slots->n_refs == 0) {
+        g_free(slots->of);
+        g_free(slots);
+    }
+}
+
 void walk_set_program(LedgerWalk *walk, const Program *program)
 {
+    LedgerSlots *slots = walk->slots;
     walk->program = program;
-    if (walk->n_buffers < program->n_buffers) {
-        walk->alive = g_renew(Alive, walk->alive, program->n_buffers);
-        memset(walk->alive + walk->n_buffers, 0, sizeof *walk->alive * (size_t)(program->n_buffers - walk->n_buffers));
-        walk->n_buffers = program->n_buffers;
+    if (slots->n_buffers < program->n_buffers) {
+        slots->of = g_renew(gint32, slots->of, program->n_buffers);
+        memset(slots->of + slots->n_buffers, 0, sizeof *slots->of * (size_t)(program->n_buffers - slots->n_buffers));
+        slots->n_buffers = program->n_buffers;
     }
 }
 
@@ -312,8 +355,8 @@ void walk_start(LedgerWalk *walk, const Program *program)
         static_bytes += program->static_bytes[i];
     }
     walk->mark = 0;
-    if (walk->n_buffers > 0) {
-        memset(walk->alive, 0, sizeof *walk->alive * (size_t)walk->n_buffers);
+    if (walk->n_alive_max > 0) {
+        memset(walk->alive, 0, sizeof *walk->alive * (size_t)walk->n_alive_max);
     }
     walk_set_program(walk, program);
     walk->op = -1;
@@ -331,9 +374,10 @@ void walk_start(LedgerWalk *walk, const Program *program)
     walk->ledger.reserved_bytes = alloc_model_stats(walk->alloc)->reserved_bytes_max;
 }
 
-LedgerWalk *walk_new(void)
+LedgerWalk *walk_new(LedgerSlots *slots)
 {
     LedgerWalk *walk = g_new0(LedgerWalk, 1);
+    walk->slots = ledger_slots_ref(slots);
     walk->alloc = alloc_model_new(N_STREAMS, 0);
     walk->saved = g_array_new(FALSE, FALSE, sizeof(SavedAlive));
     return walk;
@@ -341,7 +385,9 @@ LedgerWalk *walk_new(void)
 
 LedgerWalk *ledger_walk_new(const Program *program)
 {
-    LedgerWalk *walk = walk_new();
+    LedgerSlots *slots = ledger_slots_new();
+    LedgerWalk *walk = walk_new(slots);
+    ledger_slots_unref(slots);
     walk_start(walk, program);
     return walk;
 }
@@ -351,6 +397,7 @@ void ledger_walk_free(LedgerWalk *walk)
     if (walk != NULL) {
         alloc_model_free(walk->alloc);
         g_array_unref(walk->saved);
+        ledger_slots_unref(walk->slots);
         g_free(walk->alive);
         g_free(walk);
     }
@@ -358,17 +405,22 @@ void ledger_walk_free(LedgerWalk *walk)
 
 size_t walk_size_bytes(const LedgerWalk *walk)
 {
-    return sizeof *walk + sizeof *walk->alive * (size_t)walk->n_buffers + alloc_model_size_bytes(walk->alloc);
+    return sizeof *walk + sizeof *walk->alive * (size_t)walk->n_alive_max + alloc_model_size_bytes(walk->alloc);
 }
 
 void walk_copy(LedgerWalk *to, const LedgerWalk *from)
 {
-    if (to->n_buffers < from->n_buffers) {
-        to->alive = g_renew(Alive, to->alive, from->n_buffers);
-        to->n_buffers = from->n_buffers;
+    gint32 n = MIN(from->slots->n_slots, from->n_alive_max);
+    g_assert(to->slots == from->slots);
+    while (to->n_alive_max < n) {
+        grow_alive(to);
     }
-    memcpy(to->alive, from->alive, sizeof *to->alive * (size_t)from->n_buffers);
-    memset(to->alive + from->n_buffers, 0, sizeof *to->alive * (size_t)(to->n_buffers - from->n_buffers));
+    if (n > 0) {
+        memcpy(to->alive, from->alive, sizeof *to->alive * (size_t)n);
+    }
+    if (to->n_alive_max > n) {
+        memset(to->alive + n, 0, sizeof *to->alive * (size_t)(to->n_alive_max - n));
+    }
     alloc_model_copy(to->alloc, from->alloc);
     to->held = from->held;
     to->program = from->program;
@@ -389,7 +441,7 @@ void walk_rewind(LedgerWalk *walk)
 {
     for (guint i = 0; i < walk->saved->len; i++) {
         const SavedAlive *saved = &g_array_index(walk->saved, SavedAlive, i);
-        walk->alive[saved->buffer] = saved->alive;
+        walk->alive[saved->slot] = saved->alive;
     }
     walk->mark = 0;
     walk->held = walk->held_marked;
@@ -397,20 +449,20 @@ void walk_rewind(LedgerWalk *walk)
     alloc_model_rewind(walk->alloc);
 }
 
-static int by_buffer(gconstpointer a, gconstpointer b)
+static int by_slot(gconstpointer a, gconstpointer b)
 {
-    gint32 x = ((const SavedAlive *)a)->buffer, y = ((const SavedAlive *)b)->buffer;
+    gint32 x = ((const SavedAlive *)a)->slot, y = ((const SavedAlive *)b)->slot;
     return x < y ? -1 : x > y;
 }
 
 int walk_append_change(LedgerWalk *walk, GArray *words, AllocTail *ret_tails)
 {
     int n_tails = alloc_model_append_change(walk->alloc, words, ret_tails);
-    g_array_sort(walk->saved, by_buffer);
+    g_array_sort(walk->saved, by_slot);
     for (guint i = 0; i < walk->saved->len; i++) {
         const SavedAlive *saved = &g_array_index(walk->saved, SavedAlive, i);
-        const Alive *alive = &walk->alive[saved->buffer];
-        int64_t entry[] = {(int64_t)saved->buffer << 32 | alive->alive << 16 | alive->tier << 8 | alive->tag, alive->bytes,
+        const Alive *alive = &walk->alive[saved->slot];
+        int64_t entry[] = {(int64_t)saved->slot << 32 | alive->alive << 16 | alive->tier << 8 | alive->tag, alive->bytes,
                            alive->rounded_bytes};
         if (alive->alive || saved->alive.alive) {
             g_array_append_vals(words, entry, G_N_ELEMENTS(entry));

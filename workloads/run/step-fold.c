@@ -197,7 +197,9 @@ static gboolean run_ahead(Fold *fold, LanePoint before)
     if (!fold->runs_ahead || !has_more || lanes_n_pending(fold->lanes) <= fold->memo->ahead_min) {
         return TRUE;
     }
-    return lanes_run(fold->lanes, &before);
+    fold->memo->n_ran_ahead++;
+    LanePoint all = lanes_point(fold->lanes, STREAM_COMPUTE);
+    return lanes_run(fold->lanes, fold->memo->ahead_whole ? &all : &before);
 }
 
 /* Simulates a call from the moment in the lanes. FALSE: the program blocks itself. */
@@ -457,6 +459,7 @@ static gboolean may_run_ahead(const Fold *fold)
 
 static void keep_back(const Fold *fold)
 {
+    fold->memo->n_kept_back++;
     if (fold->program->runs->len > 0) {
         g_hash_table_add(fold->memo->kept_back, GUINT_TO_POINTER(g_array_index(fold->program->runs, ProgramRun, 0).id + 1));
     }

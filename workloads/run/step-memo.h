@@ -114,7 +114,9 @@ struct StepMemo {
     Intern *run_keys;
     GArray *run_moves;     /* RunMove, by key */
     GArray *run_slots;     /* gint32: tokens */
-    size_t ahead_min;      /* items past which lanes run ahead; tests set it before the first step */
+    size_t ahead_min;      /* items past which lanes run ahead; tests set it before the first step, as this: */
+    gboolean ahead_whole;  /* to the end of the last call, which is too far mostly */
+    uint64_t n_ran_ahead, n_kept_back;
     GHashTable *kept_back; /* ids of first runs of programs whose lanes must not run ahead: for look-up alone */
     struct KnownView *latest[STEP_LATEST]; /* of segments by their address: asked for last */
     GHashTable *known;     /* KnownView by segment and clock: of segments that are shared between plans */
