@@ -269,7 +269,12 @@ static guint32 move_key(Fold *fold, const TimeView *view, const gint32 *tokens, 
         }
         key.bound[i] = bound;
     }
-    return intern_bytes(fold->memo->keys, &key, n_bytes, ret_is_new);
+    guint32 id = intern_bytes(fold->memo->keys, &key, n_bytes, ret_is_new);
+    if (*ret_is_new) {
+        Move unknown = {.n_slots = G_MAXUINT32};
+        g_array_append_val(fold->memo->moves, unknown);
+    }
+    return id;
 }
 
 gboolean fold_make_move(Fold *fold, const TimeView *view, const Call *call)
@@ -311,7 +316,6 @@ gboolean fold_make_move(Fold *fold, const TimeView *view, const Call *call)
             if (move.state < 0 || move.n_marks > MOVE_MARKS_MAX || (!move.is_near && !fold_is_far(fold))) {
                 move.n_slots = G_MAXUINT32; /* leads out of what can be looked up, or does too much for it */
             }
-            g_array_set_size(memo->moves, MAX(memo->moves->len, key + 1));
             g_array_index(memo->moves, Move, key) = move;
         }
     }

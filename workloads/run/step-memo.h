@@ -60,7 +60,7 @@ typedef struct Move {
     gboolean is_near; /* begins with the host's time in its state, or makes it wait: then this is its time, counted from the end */
     SimTime host_ns;
     LaneSums sums;
-    guint32 n_marks, n_slots;
+    guint32 n_marks, n_slots; /* n_slots G_MAXUINT32: not known, or too much to look up */
     MoveMark marks[MOVE_MARKS_MAX];
     gint16 origins[VIEW_SLOTS_MAX]; /* pending tokens afterwards: place of the view, or -1 - pending token before it */
 } Move;
