@@ -55,6 +55,8 @@ typedef struct RowCounts {
     int64_t capacity;                 /* slots of an expert on this rank where the router's attributes do not say; 0 = they do */
     const struct Placement *placement; /* values only: slots of the experts (models/placement.h), or NULL = one each */
     int64_t source;                   /* values only: place in the expert-parallel group */
+    const int64_t
+        *choices; /* values only: experts that each token takes [TOKENS, top_k], or NULL = the router chooses */
     const int64_t *doc_starts;        /* values only: rows[SEQUENCES] + 1 offsets, or NULL = equal lengths */
 } RowCounts;
 

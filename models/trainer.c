@@ -256,6 +256,9 @@ static void unit_start(Trainer *t, Unit *unit, const RowCounts *rows)
     if (t->settings.capacities != NULL && unit->layer >= 0) {
         own.capacity = t->settings.capacities[unit->layer];
     }
+    own.choices = t->settings.choices != NULL && unit->layer >= 0 && unit->layer < t->model->n_layers
+                      ? t->settings.choices[unit->layer]
+                      : NULL;
     execute_free(unit->run);
     unit->run = execute_new(unit->graph, &own, t->real);
     for (guint i = 0; i < unit->graph->params->len; i++) {

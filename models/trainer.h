@@ -23,6 +23,8 @@ typedef struct TrainerSettings {
     double beta1, beta2, eps, weight_decay, momentum;
     double clip;      /* largest global norm of the gradients; 0 = none */
     const int64_t *capacities; /* [n_layers] of experts whose capacity comes with the rows, borrowed, or NULL */
+    const int64_t *const
+        *choices; /* [n_layers] experts of each token of the batch [tokens, top_k], borrowed; NULL = routers choose */
     double bias_rate; /* step of the sign update of routers' selection bias */
 } TrainerSettings;
 

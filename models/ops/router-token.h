@@ -158,6 +158,9 @@ static void router_choose(const OpRun *run, const RouterAttr *attr, const real *
         router_limit_groups(run, attr, score, key, scratch + 2 * e_all);
     }
     router_top(key, e_all, k, sel);
+    if (run->view->rows->choices != NULL) {
+        memcpy(sel, run->view->rows->choices + token * k, (size_t)k * sizeof *sel);
+    }
     for (int64_t j = 0; j < k; j++) {
         w[j] = score[sel[j]];
     }

@@ -67,6 +67,7 @@ static gboolean print_proof_json(const Plan *plan, const ShrinkReport *reduced, 
     json_object_set_new(root, "layer_losses", json_integer((json_int_t)proof->n_layer_losses));
     json_object_set_new(root, "values", proof_values(proof));
     json_object_set_new(root, "memory", proof_memory_json(proof));
+    json_object_set_new(root, "measured_loads", json_boolean(proof->is_measured));
     json_object_set_new(root, "accesses_in_order", json_integer((json_int_t)proof->n_ordered));
     json_object_set_new(root, "collectives",
                         json_pack("{s:I, s:I}", "compared", (json_int_t)proof->n_exchanged, "bytes",
@@ -89,7 +90,7 @@ static gboolean print_proof_text(const Plan *plan, const ShrinkReport *reduced, 
         "            %" G_GINT64_FORMAT " operators a forward pass, %" G_GINT64_FORMAT
         " of them eager: backward reads what their chains keep\n"
         "  values    %s within %.1g, gradients %.1g, parameters after each step %.1g (bound %g; %" G_GINT64_FORMAT
-        " tensors compared); expert loads equal\n"
+        " tensors compared); expert loads equal%s\n"
         "  memory    bytes by part equal to the ledger's after each of %" G_GINT64_FORMAT
         " instructions of all ranks, every value as\n"
         "            large as its buffer; peak %" G_GINT64_FORMAT " bytes: %s, %.3g s into the step\n"
@@ -98,9 +99,9 @@ static gboolean print_proof_text(const Plan *plan, const ShrinkReport *reduced, 
         "            no use after free, no leak, no collective called differently\n"
         "  network   %" G_GINT64_FORMAT " collectives moved the %" G_GINT64_FORMAT " bytes that they are priced with\n",
         plan->name, sizes, proof->n_ranks, proof->n_steps, proof->n_instrs, proof->n_ops, proof->n_chains, losses,
-        proof->worst_loss, proof->worst_grad, proof->worst_param, proof->bound, proof->n_params, proof->n_ledger,
-        proof->peak_bytes, proof->peak_at, proof->peak_time_s, proof->n_ordered, proof->n_exchanged,
-        proof->exchanged_bytes);
+        proof->worst_loss, proof->worst_grad, proof->worst_param, proof->bound, proof->n_params,
+        proof->is_measured ? ", and those measured" : "", proof->n_ledger, proof->peak_bytes, proof->peak_at,
+        proof->peak_time_s, proof->n_ordered, proof->n_exchanged, proof->exchanged_bytes);
 }
 
 gboolean proof_plan(const char *path, gboolean json, GError **error)

@@ -97,3 +97,13 @@ chain.json: the program computes what one rank computes
 chain.json: the program computes what one rank computes
 ~             258 operators a forward pass, 255 of them eager: backward reads what their chains keep
 ? 0
+
+# Measured loads, reduced, are what the routers of the virtual ranks send: for all sources, source by source, cut by a capacity.
+$ echo '[[900, 500, 200, 100, 80, 60, 40, 0]]' > all.json; echo '[[[9, 1, 1, 1, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5, 6, 7]]]' > each.json; for way in 'all.json|1|{}' 'each.json|2|{"dispatch": "deepep"}' 'all.json|4|{"capacity_factor": 0.7, "drop": "probability", "redundant_experts": 4, "placement": "eplb"}'; do printf '{"model": {"config": "mixtral-8x7b", "overrides": {"num_hidden_layers": 2}}, "cluster": {"preset": "h200-sxm", "gpus_per_node": 4}, "parallel": {"ep": %s}, "moe": %s, "workload": {"seq_len": 64, "global_batch": 8, "routing": {"kind": "measured", "load_file": "%s"}}}' "$(echo "$way" | cut -d'|' -f2)" "$(echo "$way" | cut -d'|' -f3)" "$(echo "$way" | cut -d'|' -f1)" > loads.json; moesim check loads.json | grep -oE "loss within|expert loads equal.*"; done
+loss within
+expert loads equal, and those measured
+loss within
+expert loads equal, and those measured
+loss within
+expert loads equal, and those measured
+? 0

@@ -8,6 +8,7 @@
 #include "sim/base/rng.h"
 #include "workloads/lower/fsdp.h"
 #include "workloads/lower/lower.h"
+#include "workloads/run/choices.h"
 #include "workloads/run/proof.h"
 #include "workloads/run/virtual-ranks.h"
 
@@ -319,6 +320,8 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
     proof.options.routing = routing;
     TrainerSettings settings = trainer_settings(plan, &proof.options.optim);
     settings.capacities = capacities;
+    g_autoptr(Choices) choices = choices_new(plan);
+    settings.choices = proof.options.choices = choices_by_layer(choices);
     g_autoptr(Trainer) reference = trainer_new(plan->model, &options, &settings, TENSOR_F64);
     *ret_proof = (PlanProof){.n_ranks = plan->dp_replicate * plan->dp_shard, .n_steps = n_steps, .bound = tolerance};
     proof.reference = reference;
@@ -334,7 +337,8 @@ gboolean plan_proof_run(const Plan *plan, int64_t n_steps, uint64_t seed, const 
     if (!run_steps(&proof, n_steps, error)) {
         return FALSE;
     }
-    ProofWorld world = {plan, graphs, &proof.source, proof.options, mutation, tokens, labels};
+    ProofWorld world = {plan, graphs, &proof.source, proof.options, choices, mutation, tokens, labels};
+    ret_proof->is_measured = choices != NULL;
     if (!proof_memory(&world, ret_proof, error)) {
         g_prefix_error(error, "memory: ");
         return FALSE;

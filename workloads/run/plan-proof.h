@@ -17,6 +17,7 @@ typedef struct PlanProof {
     double worst_loss, worst_grad, worst_param; /* relative differences */
     char *worst_at;                             /* where the worst gradient or parameter was */
     int64_t n_ledger;                           /* instructions of all ranks after which held memory was the ledger's */
+    gboolean is_measured;                       /* routers sent what the plan's measured loads, reduced, say */
     int64_t n_exchanged,
         exchanged_bytes; /* collectives of all ranks whose bytes were those that they are priced with */
     int64_t n_ordered;                          /* pairs of accesses that exclude one another, in order by clocks and by sets */

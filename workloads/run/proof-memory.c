@@ -97,6 +97,30 @@ static void destroy_program(void *program)
     program_free(program);
 }
 
+/* Measured loads are those of the virtual ranks, up to what a capacity drops. */
+static gboolean compare_measured(const ProofWorld *proof, const VirtualRanks *world, GError **error)
+{
+    const Plan *plan = proof->plan;
+    for (int64_t i = 0; proof->choices != NULL && i < plan->model->n_layers * virtual_ranks_n(world); i++) {
+        int64_t layer = i / virtual_ranks_n(world), rank = i % virtual_ranks_n(world),
+                table = plan_moe_layer(plan, layer);
+        const int64_t *loads = virtual_ranks_loads(world, rank, layer);
+        for (int64_t e = 0; loads != NULL && e < plan->model->n_experts; e++) {
+            int64_t all = choices_load(proof->choices, layer, rank, e);
+            int64_t kept = routing_tokens(proof->options.routing, routing_table(proof->options.routing, table),
+                                          rank % plan->dp_shard % plan->ep, e);
+            if (loads[e] != kept * plan->n_micro_batches || kept > all) {
+                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                            "layer %" G_GINT64_FORMAT ": rank %" G_GINT64_FORMAT " sends %" G_GINT64_FORMAT
+                            " tokens to expert %" G_GINT64_FORMAT ", the plan's loads say %" G_GINT64_FORMAT,
+                            layer, rank, loads[e], e, kept * plan->n_micro_batches);
+                return FALSE;
+            }
+        }
+    }
+    return TRUE;
+}
+
 /* A program per rank, with its group's loads. */
 static gboolean lower_ranks(const ProofWorld *proof, const VirtualRanks *world, GPtrArray *programs, GError **error)
 {
@@ -212,7 +236,7 @@ gboolean proof_memory(const ProofWorld *proof, PlanProof *result, GError **error
     repeat_micro_batches(proof->plan, proof->plan->dp_replicate * proof->plan->dp_shard, proof->tokens);
     repeat_micro_batches(proof->plan, proof->plan->dp_replicate * proof->plan->dp_shard, proof->labels);
     g_autoptr(VirtualRanks) probe = probe_loads(proof, even, error);
-    if (probe == NULL || !lower_ranks(proof, probe, programs, error)) {
+    if (probe == NULL || !compare_measured(proof, probe, error) || !lower_ranks(proof, probe, programs, error)) {
         return FALSE;
     }
     for (guint r = 0; proof->mutation != NULL && r < (proof->mutation->first_rank_only ? 1 : programs->len); r++) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "workloads/plan/routing.h"
+#include "workloads/run/choices.h"
 #include "workloads/run/plan-proof.h"
 #include "workloads/run/virtual-ranks.h"
 
@@ -12,6 +13,7 @@ typedef struct ProofWorld {
     const ModelGraph *graphs;
     const VirtualSource *source;
     VirtualOptions options;
+    const Choices *choices;       /* of measured loads, or NULL */
     const PlanMutation *mutation; /* or NULL */
     int64_t *tokens, *labels; /* of a step; changed */
 } ProofWorld;

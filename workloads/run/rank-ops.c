@@ -56,6 +56,22 @@ static void chunk_rows(const RankAt *at, RowCounts *rows)
     rows->chunk_expert_rows = rank_part_routing(at, 0)->expert_rows;
 }
 
+/* What the tokens of the micro-batch at hand take in a layer, where that is given. */
+static const int64_t *given_choices(const RankAt *at)
+{
+    const Rank *rank = at->rank;
+    const int64_t *const *choices = rank->world->options.choices;
+    const Plan *plan = rank->world->plan;
+    if (choices == NULL || at->call->layer < 0 || at->call->layer >= plan->model->n_layers ||
+        choices[at->call->layer] == NULL) {
+        return NULL;
+    }
+    gboolean repeats = program_call_times(rank->program, rank->call) > 1;
+    int64_t micro_batch = at->call->micro_batch + (repeats ? rank->n_repeats : 0);
+    int64_t size = rank->n_sequences * plan->seq_len * plan->model->top_k;
+    return choices[at->call->layer] + (rank->idx * plan->n_micro_batches + micro_batch) * size;
+}
+
 RowCounts rank_rows(const RankAt *at)
 {
     const Plan *plan = at->rank->world->plan;
@@ -74,6 +90,7 @@ RowCounts rank_rows(const RankAt *at)
     if (at->call->layer >= 0 && plan->moe.overlap_chunks > 1) {
         chunk_rows(at, &rows);
     }
+    rows.choices = given_choices(at);
     return rows;
 }
 

@@ -18,8 +18,11 @@ static gboolean same_layer(const ModelLayer *a, const ModelLayer *b)
            (a->sliding_window > 0) == (b->sliding_window > 0);
 }
 
-/* The shortest beginning with every kind of layer in it and at least two layers; else the first of each kind. */
-static void shrink_layers(Model *model)
+/*
+ * The shortest beginning with every kind of layer in it and at least two layers; else the first of each kind. ret_from:
+ * what each layer was.
+ */
+static void shrink_layers(Model *model, int64_t *ret_from)
 {
     g_autofree int64_t *kinds = g_new0(int64_t, model->n_layers);
     int64_t n = 0, end = 0;
@@ -35,9 +38,13 @@ static void shrink_layers(Model *model)
     }
     if (end <= LAYERS_MAX) {
         model->n_layers = at_most(model->n_layers, MAX(end, 3));
+        for (int64_t i = 0; i < model->n_layers; i++) {
+            ret_from[i] = i;
+        }
     } else {
         for (int64_t k = 0; k < n; k++) {
             model->layers[k] = model->layers[kinds[k]];
+            ret_from[k] = kinds[k];
         }
         model->n_layers = n;
     }
@@ -156,12 +163,63 @@ static void shrink_options(Plan *plan)
     plan->global_batch = plan->n_micro_batches * plan->micro_batch * plan->cluster->n_ranks;
     plan->seq_chunk = at_most(plan->seq_chunk, 4);
     plan->vocab_chunk = at_most(plan->vocab_chunk, 20);
-    plan->routing = plan->routing == PLAN_ROUTING_ZIPF ? PLAN_ROUTING_ZIPF : PLAN_ROUTING_BALANCED; /* loads of other models have no meaning */
+    gboolean stays = plan->routing == PLAN_ROUTING_ZIPF || plan->routing == PLAN_ROUTING_MEASURED;
+    plan->routing = stays ? plan->routing : PLAN_ROUTING_BALANCED;
     plan->routing_replicas = 0;
     plan->moe.overlap_chunks = plan->ep > 1 ? at_most(plan->moe.overlap_chunks, plan->seq_len * plan->micro_batch) : 1;
     plan->moe.balance = PLAN_BALANCE_NONE; /* moves no row of a step; its loss has a coefficient of its own */
     plan->moe.redundant_experts = plan->moe.redundant_experts > 0 && plan->ep > 1 ? plan->ep : 0;
     plan->moe.capacity.multiple = at_most(plan->moe.capacity.multiple, 2);
+}
+
+/* Measured loads as they were: lists of one layer, or of all MoE layers. */
+typedef struct OldLoads {
+    int64_t experts, ep;
+    int64_t *tables; /* of each layer that stays: MoE layers before what it was */
+} OldLoads;
+
+/* Counts of one source: neighbouring experts, and sources, become one. */
+static json_t *merge_counts(const json_t *table, const Plan *plan, const OldLoads *old, int64_t source)
+{
+    gboolean by_source = json_is_array(json_array_get(table, 0));
+    int64_t n = plan->model->n_experts, n_sources = by_source ? old->ep : 1, of = by_source ? plan->ep : 1;
+    g_autofree double *sums = g_new0(double, n);
+    json_t *list = json_array();
+    double all = 0;
+    for (int64_t s = 0; s < n_sources; s++) {
+        const json_t *counts = by_source ? json_array_get(table, (size_t)s) : table;
+        for (int64_t e = 0; s * of / n_sources == source && e < old->experts; e++) {
+            double count = json_number_value(json_array_get(counts, (size_t)e));
+            sums[e * n / old->experts] += count;
+            all += count;
+        }
+    }
+    for (int64_t e = 0; e < n; e++) {
+        json_array_append_new(list, json_real(all > 0 ? sums[e] : 1));
+    }
+    return list;
+}
+
+static void shrink_loads(Plan *plan, const OldLoads *old)
+{
+    const json_t *tables = json_doc_root(plan->routing_loads);
+    json_t *loads = json_array();
+    for (int64_t i = 0; i < plan->model->n_layers; i++) {
+        if (plan->model->layers[i].ffn != FFN_MOE) {
+            continue;
+        }
+        const json_t *table = json_array_get(tables, json_array_size(tables) > 1 ? (size_t)old->tables[i] : 0);
+        gboolean by_source = json_is_array(json_array_get(table, 0));
+        json_t *sources = json_array();
+        for (int64_t s = 0; by_source && s < plan->ep; s++) {
+            json_array_append_new(sources, merge_counts(table, plan, old, s));
+        }
+        json_array_append_new(loads, by_source ? json_incref(sources) : merge_counts(table, plan, old, 0));
+        json_decref(sources);
+    }
+    json_doc_free(plan->routing_loads);
+    plan->routing_loads = json_doc_from_value(loads, "reduced loads");
+    json_decref(loads);
 }
 
 /* Bytes of everything that a cache of the plan may hold. */
@@ -192,8 +250,17 @@ void shrink_plan(Plan *plan, ShrinkReport *ret_report)
     int64_t before[N_SIZES], after[N_SIZES];
     G_STATIC_ASSERT((int)N_SIZES <= (int)SHRINK_NOTES_MAX);
     note_sizes(plan, before);
+    g_autofree int64_t *from = g_new0(int64_t, MAX(model->n_layers, 1)),
+                       *tables = g_new0(int64_t, MAX(model->n_layers, 1));
+    for (int64_t i = 1; i < model->n_layers; i++) {
+        tables[i] = tables[i - 1] + (model->layers[i - 1].ffn == FFN_MOE ? 1 : 0);
+    }
+    OldLoads old = {model->n_experts, plan->ep, tables};
     shrink_ranks(plan);
-    shrink_layers(model);
+    shrink_layers(model, from);
+    for (int64_t i = 0; i < model->n_layers; i++) {
+        tables[i] = tables[from[i]]; /* from[i] >= i */
+    }
     shrink_mixers(model);
     shrink_experts(model, plan->ep);
     model->hidden = at_most(model->hidden, HIDDEN);
@@ -202,6 +269,9 @@ void shrink_plan(Plan *plan, ShrinkReport *ret_report)
     model->attnres_block = at_most(model->attnres_block, 2);
     model->vision_layers = 0;
     shrink_options(plan);
+    if (plan->routing == PLAN_ROUTING_MEASURED && plan->routing_loads != NULL && model->n_experts > 0) {
+        shrink_loads(plan, &old);
+    }
     if (plan->has_cache) {
         shrink_cache(plan, cached);
     }

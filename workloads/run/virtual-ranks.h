@@ -24,6 +24,8 @@ typedef struct VirtualSource {
 typedef struct VirtualOptions {
     OptimSettings optim;
     const Routing *routing; /* where experts are, and capacities that follow loads; or NULL: expert e is slot e. Borrowed */
+    const int64_t *const
+        *choices;         /* [n_layers] experts of each token of the batch [tokens][top_k], or NULL = routers choose */
     double clip;          /* largest global norm of the gradients, which the update sees; 0 = none. Sharded gradients alone */
     gboolean exact_sizes; /* a value's size must be what its buffer was allocated with */
     gboolean with_ledger; /* after every instruction, the bytes held by tag must be the ledger's */
