@@ -97,6 +97,7 @@ typedef struct Device {
     double compute_rate_under_comms; /* of a compute kernel while several collectives run; 0 = unknown, as under one */
     double comms_rate_under_compute; /* of each of them, of what links leave it; 0 = unknown, as of one */
     double scale_up_shared_frac; /* share of the scale-up port's datasheet rate that collectives reach together; 0 = unknown, all */
+    double comm_power_share; /* power of collectives that fill the scale-up port, as timing_power_share(); 0 = unknown, none */
     double host_duplex_rate; /* share of a host copy's rate left while one in the other direction runs; 0 = unknown, all */
 
     Laws *laws;

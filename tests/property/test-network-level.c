@@ -65,6 +65,41 @@ static void test_known(void **state)
     check_int(levels, known->meets);
 }
 
+/* Seconds of an operator in the result. */
+static double operator_s(const Result *result, const char *name)
+{
+    for (guint i = 0; i < result->operators->len; i++) {
+        const ResultOperator *entry = g_ptr_array_index(result->operators, i);
+        if (strcmp(entry->name, name) == 0) {
+            return entry->seconds;
+        }
+    }
+    fail_msg("no operator %s", name);
+    return 0;
+}
+
+static double linear_s(const char *words, double comm_power_share)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Plan) plan = plan_of_words(words, &error);
+    check_no_error(error);
+    plan->cluster->device->comm_power_share = comm_power_share;
+    g_autoptr(Result) result = run_plan(plan, NULL, &error);
+    check_no_error(error);
+    return operator_s(result, "linear");
+}
+
+/* Collectives draw power, so products run at a lower clock; where there are none, nothing changes. */
+static void test_power(void **state)
+{
+    (void)state;
+    static const char many[] = "model=qwen3-30b-a3b cluster.preset=h200-sxm parallel.ep=8 workload.global_batch=8 memory.recompute=full";
+    static const char one[] = "model=llama-3.1-8b model.overrides.num_hidden_layers=4 cluster.preset=h200-sxm cluster.gpus_per_node=1 workload.global_batch=1";
+    double without = linear_s(many, 0), some = linear_s(many, 0.25), more = linear_s(many, 0.5);
+    assert_true(without < some && some < more && more < 1.1 * without);
+    check_close(linear_s(one, 0.5), linear_s(one, 0), 0);
+}
+
 static void test_random(void **state)
 {
     (void)state;
@@ -82,9 +117,9 @@ static void test_random(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[G_N_ELEMENTS(knowns) + 1] = {cmocka_unit_test(test_random)};
+    struct CMUnitTest tests[G_N_ELEMENTS(knowns) + 2] = {cmocka_unit_test(test_random), cmocka_unit_test(test_power)};
     for (size_t i = 0; i < G_N_ELEMENTS(knowns); i++) {
-        tests[i + 1] = (struct CMUnitTest){.name = knowns[i].name, .test_func = test_known, .initial_state = (void *)(uintptr_t)&knowns[i]};
+        tests[i + 2] = (struct CMUnitTest){.name = knowns[i].name, .test_func = test_known, .initial_state = (void *)(uintptr_t)&knowns[i]};
     }
     return _cmocka_run_group_tests("network-level", tests, G_N_ELEMENTS(tests), NULL, NULL);
 }

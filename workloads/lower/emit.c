@@ -182,6 +182,7 @@ Instr *emit_collective(Emitter *emitter, StreamId stream, CollKind coll, GroupKi
     instr->label = LABEL_COLLECTIVE;
     instr->share = leaves_domain(emitter->plan, group) ? SHARE_NET : SHARE_COMM;
     instr->evidence = (guint8)price->evidence;
+    instr->power_share = (float)(emitter->device->comm_power_share * link_load_part(price->load, NET_SCALE_UP) / LINK_PART_ONE);
     instr->first_operand = (gint32)emitter->segment->operands->len;
     return instr;
 }

@@ -164,7 +164,7 @@ typedef struct Instr {
     guint8 share;      /* COMPUTE, COLLECTIVE: ShareClass */
     LinkLoad load;     /* COLLECTIVE: of the network, by NetLevel */
     SimTime device_ns; /* COMPUTE, COLLECTIVE: duration alone on device and network, at the usual clock */
-    float power_share; /* COMPUTE: timing_power_share() of its kernels */
+    float power_share; /* COMPUTE: timing_power_share() of its kernels; COLLECTIVE: what it draws beside them */
     gint32 work;        /* COMPUTE: in the segment's list of works, or -1 */
     gint32 clock_ns[2]; /* COMPUTE: what device_ns gains or loses at the least and the highest step share of clock.h */
     SimTime host_ns;   /* host time to issue it */
@@ -188,6 +188,7 @@ typedef struct Segment {
     GArray *operands;   /* Place; idx -1 = absent */
     GArray *works;      /* Work: what its kernels ask for, without group_rows; NULL unless the program keeps them */
     double busy_ns, power_ns; /* compute stream, once settled: time of its kernels, and the same weighed with their power */
+    double comm_ns, comm_power_ns; /* the same of collectives */
     gboolean is_settled;
     void *views[N_SEGMENT_VIEWS]; /* what interpreters made of it for their own use; each with its destructor */
     GDestroyNotify free_view[N_SEGMENT_VIEWS];
