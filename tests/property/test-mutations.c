@@ -301,6 +301,10 @@ static const struct {
     "\"gpus_per_node\": 4}, \"parallel\": {\"ep\": 2}, \"moe\": {\"dispatch\": \"deepep\", \"redundant_experts\": 2}, \"workload\": "
     "{\"seq_len\": 3}, \"kernels\": \"eager\", \"optimizer\": {\"kind\": \"muon\"}}",
      5},
+    /* chunks of tokens that travel while others are computed */
+    {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+     "\"gpus_per_node\": 2}, \"parallel\": {\"ep\": 2}, \"moe\": {\"overlap_chunks\": 2}, \"workload\": {\"seq_len\": 4}}",
+     5},
     /* balancing losses over all ranks, every token to every rank */
     {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 2}, \"parallel\": {\"ep\": 2}, \"moe\": {\"aux_loss_coeff\": 0.02, \"aux_loss_scope\": \"global_batch\", "

@@ -249,13 +249,45 @@ static CollPrice weights_price(const Plan *plan, const AllToAll *exchange, int64
     return price;
 }
 
+/* What the busiest rank, and the busiest uplinks, carry. */
+static Traffic traffic_of(const Exchange *e, const int64_t *splits, int64_t even)
+{
+    Traffic traffic = plan_sends_tokens(e->plan) ? token_traffic(e, splits, even)
+                      : e->plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_traffic(e)
+                                                                              : direct_traffic(e);
+    traffic.leaf = (int64_t)ceil(uplink_rows(e, splits, even, FALSE));
+    traffic.pod = (int64_t)ceil(uplink_rows(e, splits, even, TRUE));
+    return traffic;
+}
+
+static CollPrice rows_price(const Exchange *e, const CollGroup *group, const CollExchange *all)
+{
+    return e->plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_price(e, all)
+                                                                : coll_exchange_price(e->plan->cluster, group, all);
+}
+
+static Exchange exchange_on(const Plan *plan, const CollGroup *group)
+{
+    int64_t per = plan->ep % group->per_domain == 0 ? group->per_domain : 1;
+    return (Exchange){.plan = plan, .n = plan->ep, .per = per, .arrival = arrivals_spec(plan)};
+}
+
+CollPrice lowering_price_rows(const Plan *plan, const int64_t *rows, int64_t row_bytes)
+{
+    CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
+    Exchange e = exchange_on(plan, &group);
+    e.matrix = rows;
+    Traffic traffic = traffic_of(&e, rows, 0);
+    CollExchange all = exchange_of(&traffic, row_bytes);
+    return rows_price(&e, &group, &all);
+}
+
 AllToAll lowering_price_exchange(const Lowering *lowering, int table, int64_t chunk)
 {
     const Plan *plan = lowering->plan;
     const Model *model = plan->model;
     CollGroup group = cluster_group(plan->cluster, 0, 1, plan->ep);
-    int64_t per = plan->ep % group.per_domain == 0 ? group.per_domain : 1;
-    Exchange e = {.plan = plan, .n = plan->ep, .per = per, .arrival = arrivals_spec(plan)};
+    Exchange e = exchange_on(plan, &group);
     const int64_t *splits = lowering->routing != NULL ? routing_chunk_splits(lowering->routing, table, chunk) : NULL;
     e.arrival.tokens = plan_chunk_tokens(plan, chunk);
     int64_t even = e.arrival.tokens * model->top_k / plan->ep;
@@ -264,11 +296,7 @@ AllToAll lowering_price_exchange(const Lowering *lowering, int table, int64_t ch
     gboolean tokens = plan_sends_tokens(plan);
     e.matrix = splits == NULL ? NULL : tokens ? routing_chunk_arrivals(lowering->routing, table, chunk) : splits;
     e.even = tokens ? arrivals_expected(&e.arrival, even, e.n) : even;
-    Traffic traffic = tokens ? token_traffic(&e, splits, even)
-                      : plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_traffic(&e)
-                                                                           : direct_traffic(&e);
-    traffic.leaf = (int64_t)ceil(uplink_rows(&e, splits, even, FALSE));
-    traffic.pod = (int64_t)ceil(uplink_rows(&e, splits, even, TRUE));
+    Traffic traffic = traffic_of(&e, splits, even);
     exchange.bytes = traffic.sent * row;
     CollExchange all = exchange_of(&traffic, row);
     if (plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER) {
@@ -276,9 +304,7 @@ AllToAll lowering_price_exchange(const Lowering *lowering, int table, int64_t ch
     } else if (tokens) {
         price_stack(&e, &all, &exchange);
     } else {
-        exchange.dispatch = plan->moe.dispatch == PLAN_DISPATCH_HIERARCHICAL ? hierarchical_price(&e, &all)
-                                                                             : coll_exchange_price(plan->cluster, &group, &all);
-        exchange.combine = exchange.dispatch;
+        exchange.dispatch = exchange.combine = rows_price(&e, &group, &all);
     }
     exchange.weights = weights_price(plan, &exchange, row);
     exchange.weights_bytes = traffic.sent * dtype_bytes(DTYPE_FP32, model->top_k);

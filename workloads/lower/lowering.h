@@ -88,6 +88,9 @@ enum { CHUNK_SUM_X, CHUNK_FULL_X, CHUNK_PARAMS };
 
 /* Times of the exchanges of a layer whose loads are that table's: of the tokens of a chunk (from 0), or of all where there are none. */
 AllToAll lowering_price_exchange(const Lowering *lowering, int table, int64_t chunk);
+
+/* What an exchange takes in which each rank of an EP group sends each other so many rows, [source][dest] (not tokens). */
+CollPrice lowering_price_rows(const Plan *plan, const int64_t *rows, int64_t row_bytes);
 /* Those of a layer, one for each chunk. */
 const AllToAll *lowering_layer_exchanges(const Lowering *lowering, int64_t layer);
 /* Takes n buffers of the program; returns the first. */

@@ -5,6 +5,7 @@
 
 #include "models/execute.h"
 #include "models/moe-tables.h"
+#include "workloads/lower/lowering.h"
 #include "workloads/run/rank.h"
 
 /* What the members of a group hold of a buffer: as much as the first. */
@@ -217,6 +218,35 @@ static void carry(const Plan *plan, const Hop *hops, int64_t n_hops, int64_t n)
 }
 
 /*
+ * The bytes that are stated are those of the busiest rank's own rows, and the time is what the law says of the rows that really
+ * go from each rank to each: inside domains, between them, over uplinks. hops: by rank that owns the rows, then by peer.
+ */
+static gboolean check_exchange(const RankAt *ats, int64_t n, const Hop *hops, int64_t width, GError **error)
+{
+    Dtype dtype = ats->segment->graph->compute;
+    size_t row = (size_t)width * sizeof(double);
+    g_autofree int64_t *bytes = g_new0(int64_t, n), *rows = g_new0(int64_t, n * n);
+    for (int64_t i = 0; i < n * n; i++) {
+        rows[i] = (int64_t)(hops[i].bytes / row);
+        bytes[i / n] += dtype_bytes(dtype, rows[i] * width);
+    }
+    if (!ats->rank->world->options.exact_sizes) {
+        return TRUE;
+    }
+    if (!rank_check_busiest(ats, n, bytes, error)) {
+        return FALSE;
+    }
+    SimTime ns = lowering_price_rows(ats->rank->world->plan, rows, dtype_bytes(dtype, width)).ns;
+    for (int64_t i = 0; i < n; i++) {
+        if (ats[i].instr->device_ns != ns) {
+            return rank_fail(&ats[i], error, "takes %" G_GINT64_FORMAT " ns by the rows that it moves, priced are %" G_GINT64_FORMAT,
+                             ns, ats[i].instr->device_ns);
+        }
+    }
+    return TRUE;
+}
+
+/*
  * Rows to the ranks of their experts, or back. Slots of a source stand by expert; what arrives stands by source.
  */
 static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
@@ -228,7 +258,6 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
     g_autofree Tensor **to = g_new0(Tensor *, n);
     g_autofree int64_t *arrived = g_new0(int64_t, n);
     g_autofree Hop *hops = g_new0(Hop, n * n);
-    g_autofree int64_t *bytes = g_new0(int64_t, n); /* of a rank's own rows, there or back */
     int64_t width = graph_tensor(graph, graph_op(graph, ats->instr->op)->inputs[0])->width;
     for (int64_t i = 0; i < n; i++) {
         const RankRouting *routing = rank_routing(&ats[i]);
@@ -261,11 +290,10 @@ static gboolean exchange_rows(const RankAt *ats, int64_t n, GError **error)
                                               .from = back ? member : source,
                                               .to = back ? source : member};
             arrived[member] += rows;
-            bytes[source] += dtype_bytes(graph->compute, rows * width);
         }
     }
     carry(ats->rank->world->plan, hops, n * n, n);
-    gboolean ok = rank_check_busiest(ats, n, bytes, error);
+    gboolean ok = check_exchange(ats, n, hops, width, error);
     for (int64_t i = 0; i < n; i++) {
         if (ok) {
             ok = rank_write(&ats[i], rank_operand(&ats[i], 1), to[i], graph->compute, error);
