@@ -7,6 +7,7 @@
 #include "models/moe-tables.h"
 #include "workloads/lower/lowering.h"
 #include "workloads/run/rank.h"
+#include "workloads/run/run.h"
 
 /* What the members of a group hold of a buffer: as much as the first. */
 static gboolean members_values(const RankAt *ats, int64_t n, int operand, TensorType type, const Tensor **ret_values,
@@ -40,6 +41,15 @@ static gboolean check_bytes(const RankAt *ats, int64_t n, Dtype dtype, const Ten
     for (int64_t i = 0; i < n; i++) {
         if (!rank_check_bytes(&ats[i], dtype_bytes(dtype, tensor_numel(value)), error)) {
             return FALSE;
+        }
+        const Instr *instr = ats[i].instr;
+        CollGroup group = run_group_geometry(ats->rank->world->plan, (GroupKind)instr->group);
+        SimTime ns = coll_price(ats->rank->world->plan->cluster, (CollKind)instr->coll, &group, instr->bytes).ns;
+        if (group.n_ranks != n || ns != instr->device_ns) {
+            return rank_fail(&ats[i], error,
+                             "takes %" G_GINT64_FORMAT " ns between %" G_GINT64_FORMAT
+                             " ranks, priced are %" G_GINT64_FORMAT,
+                             ns, group.n_ranks, instr->device_ns);
         }
     }
     return TRUE;
