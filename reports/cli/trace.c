@@ -326,6 +326,24 @@ static void append_memory(Writer *writer, gint32 rank_class, const Tracker *trac
 
 /* ---- the whole ---- */
 
+/* Where the step lies in the trace, which begins with what the host issued ahead of it: what lasts as long as the result says. */
+static void append_step(const Writer *writer)
+{
+    const RunRecord *record = writer->record;
+    SimTime begin_ns = G_MAXINT64, end_ns = 0;
+    for (guint i = 0; i < record->phases->len; i++) {
+        const RecordPhase *phase = &g_array_index(record->phases, RecordPhase, i);
+        if (phase->rank_class == g_array_index(record->phases, RecordPhase, 0).rank_class) {
+            begin_ns = MIN(begin_ns, phase->start_ns);
+            end_ns = MAX(end_ns, phase->end_ns);
+        }
+    }
+    if (end_ns > 0) {
+        append_us(writer->out, "step_begins_us", begin_ns - record->begin_ns);
+        append_us(writer->out, "step_ends_us", end_ns - record->begin_ns);
+    }
+}
+
 static void append_head(const Writer *writer)
 {
     const RunRecord *record = writer->record;
@@ -345,6 +363,7 @@ static void append_head(const Writer *writer)
         append_text_arg(writer->out, "ranks", "those of the slowest expert-parallel group, one by one; the result's step is "
                                               "at least as long: it takes the hottest rank of every layer");
     }
+    append_step(writer);
     append_text_arg(writer->out, "times", "kernels at the device's time, memory at the host's, which issues ahead of it");
     g_string_append(writer->out, "},\"traceEvents\":[\n");
 }

@@ -330,6 +330,18 @@ static void check_files(const Example *example)
     check_remove_dir(dir);
 }
 
+/* Where every micro-batch of a single class is shown, the step lasts in the trace as long as the result says. */
+static void check_step(const Example *example, json_t *about)
+{
+    double begin_us = json_number_value(json_object_get(about, "step_begins_us"));
+    double end_us = json_number_value(json_object_get(about, "step_ends_us"));
+    gboolean is_whole = field_int(about, "micro_batches") == field_int(about, "micro_batches_shown");
+    assert_true(begin_us >= 0 && end_us > begin_us);
+    if (example->record->programs->len == 1 && is_whole) {
+        check_int(llround(1000 * (end_us - begin_us)), llround(1e9 * example->result->step_time_s));
+    }
+}
+
 static void test_files(void **state)
 {
     const FilesCase *files = *state;
@@ -346,6 +358,7 @@ static void test_files(void **state)
     check_int(field_int(about, "micro_batches"), files->n_micro_batches);
     check_int(field_int(about, "micro_batches_shown"), MIN(files->n_micro_batches, 3));
     check_int(n_shown, files->n_shown);
+    check_step(&example, about);
     check_tracks(&example);
     check_operators(&example);
     check_memory(&example);
