@@ -22,6 +22,7 @@ typedef struct World {
     gboolean reshard, recompute;
     const char *dispatch; /* NULL: all to all */
     gboolean selective;   /* recompute what is no product, exchange or attention */
+    int overlap_chunks;   /* of tokens, whose rows travel while others are computed; 0: 1 */
     gboolean accumulates; /* a sequence after the other: as many micro-batches as sequences fall to a rank */
 } World;
 
@@ -49,6 +50,7 @@ static const World worlds[] = {
     {"k3-mini", 1, 1, 1, TRUE, FALSE, .accumulates = TRUE},
     {"k3-mini", 2, 1, 2, TRUE, FALSE},
     {"k3-mini", 4, 2, 2, FALSE, TRUE},
+    {"k3-mini", 2, 1, 2, TRUE, FALSE, .overlap_chunks = 2, .accumulates = TRUE},
     {"k3-mini", 4, 1, 4, TRUE, FALSE, .dispatch = "deepep", .selective = TRUE},
     {"k3-mini", 8, 1, 4, TRUE, TRUE},
 };
@@ -138,12 +140,14 @@ static const Tensor *source_param(void *self, int64_t layer, int param)
 static char *layer_fields(const World *world, const Golden *golden)
 {
     GString *text = g_string_new(NULL);
-    const char *dispatch = world->dispatch != NULL ? world->dispatch : "all_to_all";
-    if (golden->options.aux_loss > 0) {
-        g_string_append_printf(text, ", \"moe\": {\"dispatch\": \"%s\", \"aux_loss_coeff\": %g, \"aux_loss_scope\": \"global_batch\", "
-                               "\"z_loss_coeff\": %g}", dispatch, golden->options.aux_loss, golden->options.z_loss);
-    } else if (golden->model->n_experts > 0) {
-        g_string_append_printf(text, ", \"moe\": {\"dispatch\": \"%s\"}", dispatch);
+    if (golden->model->n_experts > 0) {
+        g_string_append_printf(text, ", \"moe\": {\"dispatch\": \"%s\", \"overlap_chunks\": %d",
+                               world->dispatch != NULL ? world->dispatch : "all_to_all", MAX(world->overlap_chunks, 1));
+        if (golden->options.aux_loss > 0) {
+            g_string_append_printf(text, ", \"aux_loss_coeff\": %g, \"aux_loss_scope\": \"global_batch\", \"z_loss_coeff\": %g",
+                                   golden->options.aux_loss, golden->options.z_loss);
+        }
+        g_string_append_c(text, '}');
     }
     if (golden->options.index_loss > 0 && !golden->options.lora) {
         g_string_append_printf(text, ", \"loss\": {\"index_kl_coeff\": %g}", golden->options.index_loss);
@@ -302,6 +306,7 @@ static void test_world(void **state)
     BlockOptions options = golden.options;
     options.ep_size = world->ep;
     options.token_dispatch = plan_sends_tokens(plan);
+    options.overlap_chunks = plan->moe.overlap_chunks;
     options.dispatch_to_all = plan->moe.dispatch == PLAN_DISPATCH_ALL_GATHER;
     g_autoptr(ModelGraph) graphs = model_graph_new(golden.model, &options);
     g_autoptr(Program) program = lower_plan(plan, graphs, NULL, 0);
