@@ -38,6 +38,20 @@ sweep.json
 $ sed 's/"workload"/"loss": {"seq_chunk": 256}, "memory": {"recompute": "full"}, "parallel": {"ep": 2}, "workload"/' plan.json > one.json; moesim one.json --json | grep -o '"step_time_s": [0-9.]*' | sed 's/.* //' > want; grep '^2,256,"full"' out.csv | cut -d, -f 5 > got; cmp want got
 ? 0
 
+# Rows of the largest model, which share layouts, moments of memory and of the machine with their neighbours, are what run prints alone.
+= k3.json
+{"model": "kimi-k3", "cluster": {"preset": "h200-sxm", "nodes": 16, "gpus_per_node": 8}, "parallel": {"ep": 32},
+ "workload": {"mode": "lora", "seq_len": 8192, "global_batch": 128}, "precision": {"parameters": "bf16"}}
+=
+= k3-sweep.json
+{"base": "k3.json",
+ "grid": {"memory.recompute": ["none", "full", "selective"], "loss.seq_chunk": [512, 4096, 6000], "loss.vocab_chunk": [8192, 98304, 131072]}}
+=
+
+$ moesim sweep k3-sweep.json -o k3.csv > /dev/null; for r in none full selective; do for c in 512,98304 6000,98304 6000,131072; do sed 's/"workload"/"loss": {"seq_chunk": '${c%,*}', "vocab_chunk": '${c#*,}'}, "memory": {"recompute": "'$r'"}, "workload"/' k3.json > one.json; moesim one.json --json > one.out; for f in step_time_s peak_memory_bytes reserved_memory_bytes; do echo "$r $c $(grep -o "^ *\"$f\": [0-9.]*" one.out | sed 's/.* //')"; done; done; done > want; awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) { gsub(/"/, "", $i); at[$i] = i } } { r = $1; gsub(/"/, "", r); c = $2 "," $3 } c == "512,98304" || c == "6000,98304" || c == "6000,131072" { print r, c, $at["step_time_s"]; print r, c, $at["peak_memory_bytes"]; print r, c, $at["reserved_memory_bytes"] }' k3.csv > got; cmp want got; wc -l < got
+27
+? 0
+
 # Invalid rows say which rule failed and what is legal.
 $ grep -c '"invalid","parallel.ep: 3 does not divide dp_shard x cp x tp = 8; the nearest legal ep is 2"' out.csv
 6

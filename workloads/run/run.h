@@ -16,6 +16,17 @@ typedef struct RunOptions {
 /*
  * What runs remember for each other: graphs, lowered segments, moments of machines and memory. It changes how long a run
  * takes and nothing else. Serves one thread; stays within a bound of memory by forgetting everything now and then.
+ *
+ * What a run costs that has neighbours, measured for the 2.8 T parameter model (93 layers, 300 calls, 73,000 takes and gives
+ * of memory; one core of an AMD EPYC server that others use, too):
+ *  - the first plan of a layout and recomputation: 15 ms. Half is lowering, which grows with the kinds of layers; half is
+ *    memory and time, which grow with the layers.
+ *  - a plan that differs from one before it only in how the loss is cut: 10 us for its program (workloads/lower/frame.h; 30 us
+ *    more the first time that these chunks are seen in any layout), 25 to 55 us for its time (step-memo.h: the calls of the
+ *    head, which grow with the chunks, and the first few of the backward pass until the machine stands as it stood before),
+ *    15 us for its memory (ledger.h: the calls of the head). None of it grows with the layers.
+ *  - where such a plan leaves free segments of sizes that were not seen before (alloc-model.h: tails), its backward pass is
+ *    walked in memory once more: 2 ms. Full recomputation meets one in every seven cuts, the other modes one in forty.
  */
 typedef struct RunCache RunCache;
 RunCache *run_cache_new(void);
