@@ -37,7 +37,8 @@ static int64_t half_gap(int64_t gap)
     return MAX(gap / 2 / ALLOC_ROUND * ALLOC_ROUND - ALLOC_ROUND, 0);
 }
 
-/* The tail itself is taken: no other block may become a better fit, and what is left over must stay a block, or stay none. */
+/* The tail itself is taken: no other block may become a better fit, and what is left over must stay a block, or stay
+ * none. */
 static void watch_taken(AllocModel *model, int shelf, AllocTail *tail, int64_t bytes, int64_t least_rest)
 {
     int64_t have = block_bins_get(&model->blocks, tail->block)->bytes;
@@ -49,7 +50,8 @@ static void watch_taken(AllocModel *model, int shelf, AllocTail *tail, int64_t b
     }
     bound_below(tail, bytes + least_rest - have);
     if (next != 0) {
-        bound_above(tail, find_watched(model, next) != NULL ? half_gap(above - have) : MAX(above - have - ALLOC_ROUND, 0));
+        bound_above(tail,
+                    find_watched(model, next) != NULL ? half_gap(above - have) : MAX(above - have - ALLOC_ROUND, 0));
     }
 }
 
@@ -212,7 +214,8 @@ static void find_starts(AllocModel *model)
     }
 }
 
-/* A block as it is now; one at the end of what came after the mark becomes a tail, with an open size (its place in `least`). */
+/* A block as it is now; one at the end of what came after the mark becomes a tail, with an open size (its place in
+ * `least`). */
 static void append_now(const AllocModel *model, gint32 idx, GArray *words, AllocTail *tails, int *n_tails)
 {
     Block block = model->blocks.blocks[idx];
@@ -262,4 +265,3 @@ int alloc_model_append_change(AllocModel *model, GArray *words, AllocTail *ret_t
     }
     return n_tails;
 }
-

@@ -1,6 +1,6 @@
 /*
- * Inside of the allocation model (alloc-model.h): what its two files share. alloc-model.c takes and gives blocks, alloc-change.c
- * says what has changed since a mark and for which sizes of tails everything would go the same way.
+ * Inside of the allocation model (alloc-model.h): what its two files share. alloc-model.c takes and gives blocks,
+ * alloc-change.c says what has changed since a mark and for which sizes of tails everything would go the same way.
  */
 #pragma once
 
@@ -27,7 +27,7 @@ struct AllocModel {
     int n_streams;
     int64_t capacity_bytes; /* G_MAXINT64: no bound */
     int64_t next_address;   /* of the next segment; addresses are not used twice */
-    BlockBins blocks; /* free ones on shelf stream x pool */
+    BlockBins blocks;       /* free ones on shelf stream x pool */
     gboolean expandable;
     gint32 *tails; /* by shelf: last block of the expandable segment, or 0 */
     AllocStats stats;
@@ -40,7 +40,7 @@ struct AllocModel {
 };
 
 /*
- * What a choice (0: none) for a request says about the tails that are watched. least_rest: what must be left over for the chosen
- * block to be split.
+ * What a choice (0: none) for a request says about the tails that are watched. least_rest: what must be left over for
+ * the chosen block to be split.
  */
 void alloc_watch_choice(AllocModel *model, int shelf, gint32 chosen, int64_t bytes, int64_t least_rest);

@@ -7,22 +7,25 @@ struct LowerFrame {
     StepParts parts;   /* states; places in the calls below */
     GArray *calls;     /* Call: of the parts that are not the head's, with places in the segments below */
     GPtrArray *segments;
-    Program like;      /* what its programs have in common: arrays with references, numbers; no calls, no segments */
+    Program like; /* what its programs have in common: arrays with references, numbers; no calls, no segments */
     guint32 ids[N_STEP_PARTS];
 };
 
 gboolean step_part_is_head(int part)
 {
-    return part != PART_OPTIMIZER && (part % N_BATCH_PARTS == PART_HEAD_FORWARD || part % N_BATCH_PARTS == PART_HEAD_BACKWARD);
+    return part != PART_OPTIMIZER &&
+           (part % N_BATCH_PARTS == PART_HEAD_FORWARD || part % N_BATCH_PARTS == PART_HEAD_BACKWARD);
 }
 
-/* Heads with a group of their own, heads whose loss is one operator, steps that add to gradients: each has other calls. */
+/* Heads with a group of their own, heads whose loss is one operator, steps that add to gradients: each has other calls.
+ */
 static void frame_key(const Lowering *lowering, gint32 *ret_key)
 {
     const Plan *plan = lowering->plan;
     enum { OWN_HEAD = 1, SLICED = 2, REPEATS = 4 };
     ret_key[0] = lowering->scope;
-    ret_key[1] = (plan->seq_chunk == 0 ? OWN_HEAD : 0) | (plan->vocab_chunk > 0 ? SLICED : 0) | (plan->n_micro_batches > 1 ? REPEATS : 0);
+    ret_key[1] = (plan->seq_chunk == 0 ? OWN_HEAD : 0) | (plan->vocab_chunk > 0 ? SLICED : 0) |
+                 (plan->n_micro_batches > 1 ? REPEATS : 0);
 }
 
 const LowerFrame *lower_frame_find(const Lowering *lowering)
@@ -82,7 +85,8 @@ static void keep_calls(LowerFrame *frame, const Program *program, const StepPart
 static size_t frame_size_bytes(const LowerFrame *frame)
 {
     enum { LAYER_BYTES = 512, HOLDERS = 2 };
-    size_t n_bytes = sizeof *frame + 2 * frame->calls->len * sizeof(Call) + (size_t)frame->lowering.graphs->n_layers * LAYER_BYTES;
+    size_t n_bytes =
+        sizeof *frame + 2 * frame->calls->len * sizeof(Call) + (size_t)frame->lowering.graphs->n_layers * LAYER_BYTES;
     for (guint i = 0; i < frame->segments->len; i++) {
         const Segment *segment = g_ptr_array_index(frame->segments, i);
         n_bytes += segment->n_refs <= HOLDERS ? segment_size_bytes(segment) : 0;

@@ -9,15 +9,15 @@ enum { STANDING_MAX = 16, STANDING_BYTES_MAX = 32 << 20 };
 /* What leads to a node. */
 enum { FROM_START, FROM_RUN, FROM_CHANGE };
 
-/* A moment of memory, known by how it comes about: from the start of a program, by a run from another node, or by what a part
- * that is no run has changed there. Its number is that of these words. */
+/* A moment of memory, known by how it comes about: from the start of a program, by a run from another node, or by what
+ * a part that is no run has changed there. Its number is that of these words. */
 typedef struct Node {
     gboolean is_known; /* a run to it has been walked: what was noted on the way */
     Ledger ledger;     /* peak_call: in the run */
 } Node;
 
-/* The runs that end a program, from a part that left certain changes: what is noted on the way is the same for all sizes of the
- * tails (alloc-model.h) within bounds. */
+/* The runs that end a program, from a part that left certain changes: what is noted on the way is the same for all
+ * sizes of the tails (alloc-model.h) within bounds. */
 typedef struct Zone {
     int64_t least[ALLOC_TAILS_MAX], most[ALLOC_TAILS_MAX];
     Ledger ledger; /* peak_call: from the first of the runs; reserved_bytes: more than before them */
@@ -31,14 +31,14 @@ typedef struct Standing {
 } Standing;
 
 struct LedgerMemo {
-    Intern *names;  /* of nodes */
-    GArray *nodes;  /* Node, by number */
+    Intern *names;    /* of nodes */
+    GArray *nodes;    /* Node, by number */
     Intern *endings;  /* the same for the runs that end a program */
     GPtrArray *zones; /* GArray of Zone, by number of the ending */
     size_t n_zones;
     LedgerSlots *slots;
     GArray *standing;
-    GPtrArray *spare; /* LedgerWalk: nowhere */
+    GPtrArray *spare;       /* LedgerWalk: nowhere */
     GArray *words, *pieces; /* scratch */
     uint64_t n_uses;
 };
@@ -53,9 +53,9 @@ typedef struct Piece {
 typedef struct LedgerFold {
     LedgerMemo *memo;
     const Program *program;
-    guint32 node;      /* where it is */
-    LedgerWalk *walk;  /* that stands there; NULL: nobody does */
-    gboolean is_own;   /* the walk is the fold's; else it waits at `base` and has gone on from there by a change */
+    guint32 node;       /* where it is */
+    LedgerWalk *walk;   /* that stands there; NULL: nobody does */
+    gboolean is_own;    /* the walk is the fold's; else it waits at `base` and has gone on from there by a change */
     gboolean walks_all; /* known runs are walked all the same, for walks are missing */
     Ledger ledger;
 } LedgerFold;
@@ -126,7 +126,8 @@ size_t ledger_memo_size_bytes(const LedgerMemo *memo)
 
 static LedgerWalk *take_walk(LedgerMemo *memo)
 {
-    return memo->spare->len > 0 ? g_ptr_array_steal_index_fast(memo->spare, memo->spare->len - 1) : walk_new(memo->slots);
+    return memo->spare->len > 0 ? g_ptr_array_steal_index_fast(memo->spare, memo->spare->len - 1)
+                                : walk_new(memo->slots);
 }
 
 static void give_walk(LedgerMemo *memo, LedgerWalk *walk)
@@ -239,7 +240,8 @@ static guint32 change_node(LedgerMemo *memo, guint32 from, LedgerWalk *walk)
 
 /* ---- a program ---- */
 
-/* Pieces in the order in which they are walked; the repeated block twice: the second time shows that the first left nothing. */
+/* Pieces in the order in which they are walked; the repeated block twice: the second time shows that the first left
+ * nothing. */
 static void find_pieces(LedgerMemo *memo, const Program *program)
 {
     const CallRepeat *repeat = &program->repeat;
@@ -335,7 +337,8 @@ static const Zone *find_zone(const GArray *zones, const AllocTail *tails, int n_
 }
 
 /* Walks the runs that end a program; within the bounds that *ret_zone gets every program would do the same. */
-static gboolean walk_ending(LedgerFold *fold, guint first_piece, AllocTail *tails, int n_tails, Zone *ret_zone, GError **error)
+static gboolean walk_ending(LedgerFold *fold, guint first_piece, AllocTail *tails, int n_tails, Zone *ret_zone,
+                            GError **error)
 {
     const GArray *pieces = fold->memo->pieces;
     gboolean ok = TRUE;
@@ -446,7 +449,8 @@ static void fold_start(LedgerFold *fold)
     fold->node = start_node(fold->memo, fold->program);
     fold->walk = walk;
     fold->is_own = TRUE;
-    fold->ledger = (Ledger){.peak_layer = -1, .peak_op = -1, .peak_call = -1, .peak_instr = -1, .after_forward_bytes = -1};
+    fold->ledger =
+        (Ledger){.peak_layer = -1, .peak_op = -1, .peak_call = -1, .peak_instr = -1, .after_forward_bytes = -1};
     memcpy(fold->ledger.at_peak, fold->program->static_bytes, sizeof fold->ledger.at_peak);
     for (int i = 0; i < N_MEM_TAGS; i++) {
         fold->ledger.peak_bytes += fold->program->static_bytes[i];
@@ -498,7 +502,8 @@ static gboolean fold_pieces(LedgerFold *fold, gboolean *ret_missing, GError **er
     return FALSE;
 }
 
-gboolean ledger_run_memo(LedgerMemo *memo, const Program *program, int64_t capacity_bytes, Ledger *ret_ledger, GError **error)
+gboolean ledger_run_memo(LedgerMemo *memo, const Program *program, int64_t capacity_bytes, Ledger *ret_ledger,
+                         GError **error)
 {
     LedgerFold fold = {.memo = memo, .program = program};
     gboolean is_missing = TRUE;

@@ -1,6 +1,7 @@
 /*
- * Ledger walk: inside of the ledger (ledger.h). A walk stands at a place of a program: an allocator, the buffers that are alive,
- * sums. What it notes on its way (peaks, who made them) goes to its ledger, which may be started anew at any call.
+ * Ledger walk: inside of the ledger (ledger.h). A walk stands at a place of a program: an allocator, the buffers that
+ * are alive, sums. What it notes on its way (peaks, who made them) goes to its ledger, which may be started anew at any
+ * call.
  *
  * A walk can be marked and taken back to the mark, and say in words what has changed since: see alloc-model.h.
  */
@@ -26,8 +27,8 @@ typedef struct SavedAlive {
 } SavedAlive;
 
 /*
- * Slots of buffers: most of the buffers that frames have room for never are. A buffer gets the next slot when it is first
- * allocated; walks that are copied from each other share the slots, whatever program they walk.
+ * Slots of buffers: most of the buffers that frames have room for never are. A buffer gets the next slot when it is
+ * first allocated; walks that are copied from each other share the slots, whatever program they walk.
  */
 typedef struct LedgerSlots {
     gint n_refs;
@@ -47,7 +48,7 @@ struct LedgerWalk {
     Ledger ledger;
     AllocModel *alloc;
     LedgerSlots *slots;
-    Alive *alive; /* by slot */
+    Alive *alive;       /* by slot */
     gint32 n_alive_max; /* slots that there is room for */
     HeldBytes held, held_marked;
     guint32 mark, n_marks; /* the mark that is set, 0 = none; marks ever set */
@@ -80,7 +81,8 @@ gboolean walk_calls(LedgerWalk *walk, guint first, guint n, GError **error);
 /* After the step nothing but the static memory may be alive. */
 gboolean walk_check_end(LedgerWalk *walk, GError **error);
 
-/* Ends a ledger whose peak is known: names its operator, and bounds what the allocator reserves as ledger_run() says. */
+/* Ends a ledger whose peak is known: names its operator, and bounds what the allocator reserves as ledger_run() says.
+ */
 void ledger_finish(Ledger *ledger, int64_t capacity_bytes);
 
 /* What the walk has noted, after what was noted in *ledger. */
@@ -93,9 +95,9 @@ void walk_mark(LedgerWalk *walk);
 void walk_rewind(LedgerWalk *walk);
 
 /*
- * Appends words (int64_t) that say what has changed since the mark: of walks from one mark, equal words and equal sizes of the
- * tails (alloc-model.h; at most ALLOC_TAILS_MAX of them) mean equal walks from here on, but for what is reserved so far. Returns
- * the number of tails, -1: too many.
+ * Appends words (int64_t) that say what has changed since the mark: of walks from one mark, equal words and equal sizes
+ * of the tails (alloc-model.h; at most ALLOC_TAILS_MAX of them) mean equal walks from here on, but for what is reserved
+ * so far. Returns the number of tails, -1: too many.
  */
 int walk_append_change(LedgerWalk *walk, GArray *words, AllocTail *ret_tails);
 

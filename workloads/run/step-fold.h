@@ -1,11 +1,11 @@
 /*
  * Step fold: inside of step_fold() (step-memo.h). step-fold.c makes moves and rounds, step-run.c runs of calls.
  *
- * A host that never waits gets ever further ahead of the device. Then the lanes run ahead of it: once much is pending, they
- * run until everything before the last call is done. That is exact as long as nothing that is pushed later could have begun
- * before, which each push checks (is_late); else the program is simulated once more without that. And once the host is far
- * ahead, further than any call takes it, how far says nothing about what the lanes do: such a state is named without it, and
- * the host's time is added up beside the moves.
+ * A host that never waits gets ever further ahead of the device. Then the lanes run ahead of it: once much is pending,
+ * they run until everything before the last call is done. That is exact as long as nothing that is pushed later could
+ * have begun before, which each push checks (is_late); else the program is simulated once more without that. And once
+ * the host is far ahead, further than any call takes it, how far says nothing about what the lanes do: such a state is
+ * named without it, and the host's time is added up beside the moves.
  */
 #pragma once
 
@@ -19,8 +19,8 @@ typedef struct Pending {
 } Pending;
 
 /*
- * A run of a program. The moment is known in one of two forms or both: as a state, with the program's token for each of its
- * pending ones (slots), or in the lanes, with the point that each token stands for.
+ * A run of a program. The moment is known in one of two forms or both: as a state, with the program's token for each of
+ * its pending ones (slots), or in the lanes, with the point that each token stands for.
  */
 typedef struct Fold {
     StepMemo *memo;
@@ -31,13 +31,14 @@ typedef struct Fold {
     TimeView *views; /* by segment */
     gint64 state;    /* -1: only in the lanes */
     gboolean in_lanes;
-    GArray *slots;      /* gint32: program tokens that are pending, when the moment is a state */
-    Pending *pending;   /* scratch: one per program token */
-    LanePoint *points;  /* by program token, when in the lanes */
+    GArray *slots;     /* gint32: program tokens that are pending, when the moment is a state */
+    Pending *pending;  /* scratch: one per program token */
+    LanePoint *points; /* by program token, when in the lanes */
     SimTime now_ns, host_ns;
     gboolean runs_ahead; /* the lanes may run ahead of the host */
     gboolean is_late;    /* and have done so where they must not */
-    gboolean was_near;   /* the last move began with the host's time in its state, or made it wait: what is known of it is exact */
+    gboolean was_near; /* the last move began with the host's time in its state, or made it wait: what is known of it is
+                          exact */
     SimTime start_ns, mark_ns; /* measured step, end of the phase before; -1 before the first */
     LaneSums sums, start_sums; /* of the measured step: since the start of the run, up to its start */
     LaneSums end_sums;

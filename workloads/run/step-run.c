@@ -9,7 +9,7 @@ typedef struct RunStop {
     SimTime host_ns;
     SimTime least_lead_ns; /* since then; G_MAXINT64: the host's time is in the state, or was waited for since */
     LaneSums sums;
-    guint n_marks; /* noted before */
+    guint n_marks;      /* noted before */
     gboolean is_spoilt; /* the host has come too near for others to do the same */
 } RunStop;
 
@@ -46,7 +46,8 @@ static void apply_run(Fold *fold, const RunMove *move)
     fold->in_lanes = FALSE;
     g_array_set_size(fold->slots, 0);
     if (move->n_slots > 0) {
-        g_array_append_vals(fold->slots, &g_array_index(fold->memo->run_slots, gint32, move->first_slot), move->n_slots);
+        g_array_append_vals(fold->slots, &g_array_index(fold->memo->run_slots, gint32, move->first_slot),
+                            move->n_slots);
     }
     sums_add(&fold->sums, &move->sums, 1);
 }
@@ -69,13 +70,19 @@ static void keep_stops(Fold *fold, const RunStop *stops, guint n)
         if (n_marks > MOVE_MARKS_MAX || stops[i].is_spoilt) {
             continue;
         }
-        *move = (RunMove){.state = fold->state, .ns = fold->now_ns - stops[i].now_ns, .is_near = is_near,
+        *move = (RunMove){.state = fold->state,
+                          .ns = fold->now_ns - stops[i].now_ns,
+                          .is_near = is_near,
                           .host_ns = is_near ? fold->host_ns - fold->now_ns : fold->host_ns - stops[i].host_ns,
-                          .lead_ns = is_near ? 0 : FAR_NS + stops[i].now_ns - stops[i].host_ns - stops[i].least_lead_ns, .sums = sums_minus(&fold->sums, &stops[i].sums),
-                          .n_marks = n_marks, .n_slots = fold->slots->len, .first_slot = first_slot};
+                          .lead_ns = is_near ? 0 : FAR_NS + stops[i].now_ns - stops[i].host_ns - stops[i].least_lead_ns,
+                          .sums = sums_minus(&fold->sums, &stops[i].sums),
+                          .n_marks = n_marks,
+                          .n_slots = fold->slots->len,
+                          .first_slot = first_slot};
         for (guint k = 0; k < n_marks; k++) {
             const MoveMark *mark = &g_array_index(fold->run_marks, MoveMark, stops[i].n_marks + k);
-            move->marks[k] = (MoveMark){mark->phase, mark->ns - stops[i].now_ns, sums_minus(&mark->sums, &stops[i].sums)};
+            move->marks[k] =
+                (MoveMark){mark->phase, mark->ns - stops[i].now_ns, sums_minus(&mark->sums, &stops[i].sums)};
         }
     }
 }
@@ -98,8 +105,8 @@ static void follow_host(const Fold *fold, RunStop *stops, guint n, gboolean was_
 }
 
 /*
- * The calls of a run, up to a place from which the rest is known: moments soon become alike that were different when the run
- * began, so places at its beginning are asked at each call, later ones now and then.
+ * The calls of a run, up to a place from which the rest is known: moments soon become alike that were different when
+ * the run began, so places at its beginning are asked at each call, later ones now and then.
  */
 gboolean fold_make_run(Fold *fold, const ProgramRun *run)
 {
@@ -121,8 +128,12 @@ gboolean fold_make_run(Fold *fold, const ProgramRun *run)
                 break;
             }
             if (n_stops < STOPS_MAX) {
-                stops[n_stops++] = (RunStop){.key = key, .now_ns = fold->now_ns, .host_ns = fold->host_ns, .sums = fold->sums,
-                                             .least_lead_ns = is_far ? fold_lead_ns(fold) : G_MAXINT64, .n_marks = fold->run_marks->len};
+                stops[n_stops++] = (RunStop){.key = key,
+                                             .now_ns = fold->now_ns,
+                                             .host_ns = fold->host_ns,
+                                             .sums = fold->sums,
+                                             .least_lead_ns = is_far ? fold_lead_ns(fold) : G_MAXINT64,
+                                             .n_marks = fold->run_marks->len};
             }
         }
         const Call *call = &g_array_index(fold->program->calls, Call, run->first + place);
