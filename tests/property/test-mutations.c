@@ -320,9 +320,9 @@ static const struct {
     "\"gpus_per_node\": 2}, \"memory\": {\"recompute\": \"selective\", \"cache\": {\"hbm_bytes\": 0, \"ddr_bytes\": 2000000, \"window\": 1, "
     "\"policy\": \"belady\"}}, \"kernels\": \"eager\", \"workload\": {\"seq_len\": 3}}",
      5},
-    /* chunks of tokens that travel while others are computed, shared experts meanwhile */
+    /* chunks of tokens that travel while others are computed, shared experts meanwhile; selection biases that move */
     {"{\"model\": {\"config\": \"deepseek-v3\", \"overrides\": {\"num_hidden_layers\": 4}}, \"cluster\": {\"preset\": \"h200-sxm\", "
-    "\"gpus_per_node\": 4}, \"parallel\": {\"ep\": 4}, \"moe\": {\"overlap_chunks\": 3, \"shared_overlap\": true}, \"workload\": "
+    "\"gpus_per_node\": 4}, \"parallel\": {\"ep\": 4}, \"moe\": {\"overlap_chunks\": 3, \"shared_overlap\": true, \"balance\": \"bias\"}, \"workload\": "
     "{\"seq_len\": 6}}",
      5},
     /* the same of tokens that travel as they are */

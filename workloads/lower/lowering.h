@@ -62,6 +62,7 @@ typedef struct Lowering {
     gint32 *loads;         /* [n_layers] */
     gint32 boundary;       /* first boundary buffer: value and gradient of each */
     gint32 losses;         /* first loss buffer: value and gradient of each chunk; the last buffers of the program */
+    gint32 balance_table;  /* buffer of what balancing has counted */
     gint32 whole_stages;   /* buffers of the rounds of whole matrices (whole.h) */
     gint32 chunk_sums;     /* gradients summed over loss chunks */
     gint32 inputs;         /* token ids and labels: static, no buffer of the program */
@@ -112,6 +113,8 @@ gboolean lowering_grad_fp32(const Plan *plan);
 void lowering_count_static(Lowering *lowering);
 /* The optimizer's step, then the end of the gradients. */
 void lowering_optimizer(Lowering *lowering);
+/* Loss-free balancing, if the plan has it: counts of all ranks, and the biases that they move. */
+void lowering_balance(Lowering *lowering);
 /* Segment of a key, or -1; start_segment makes one and points the emitter at it. */
 int lowering_find_segment(Lowering *lowering, const SegmentKey *key);
 int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char *name, const Graph *graph);

@@ -374,6 +374,7 @@ void lowering_optimizer(Lowering *lowering)
     if (resident) {
         lowering_each_group(lowering, renew_resident, NULL);
     }
+    lowering_balance(lowering);
     int segment = lowering_start_segment(lowering, NULL, "end of the step", NULL);
     emit(&lowering->emitter, INSTR_MARK, STREAM_COMPUTE);
     lowering_add_call(lowering, segment, -1, 0);

@@ -12,6 +12,7 @@ static const char *const label_names[N_LABELS - N_OPS] = {
     [LABEL_GRAD_ACCUMULATE - N_OPS] = "gradient accumulation",
     [LABEL_SHARD_ACCUMULATE - N_OPS] = "gradient shard update",
     [LABEL_LAYER_LOSS - N_OPS] = "losses of layers",
+    [LABEL_BALANCE - N_OPS] = "balancing of experts",
     [LABEL_LOSS_CHUNK - N_OPS] = "loss chunk slices",
     [LABEL_OPTIMIZER - N_OPS] = "optimizer",
     [LABEL_ORTHOGONALIZE - N_OPS] = "orthogonalization",

@@ -70,6 +70,8 @@ typedef enum ValueAction {
     VALUE_UPDATE,      /* gradient shard: the optimizer's update of the group's shards, matrices of Muon excepted */
     VALUE_SUM_COPIES,  /* no VALUE of its own but a COLLECTIVE: gradient shards of an expert's copies become their sum */
     VALUE_EXCHANGE_COUNTS, /* the same: rows for each expert (and, for tokens, the order of their slots), chunk by chunk */
+    VALUE_LOADS,  /* table: rows of the step to each expert of each MoE layer */
+    VALUE_BIASES, /* table, summed over the ranks: selection biases move by it */
     VALUE_DIRECTION,     /* slices of a round: momentum step, direction of descent; `op` is added to the call's round */
     VALUE_ORTHOGONALIZE, /* whole matrices of a round */
     VALUE_DESCEND,       /* slices of a round: the shards go along them */
@@ -119,6 +121,7 @@ enum {
     LABEL_GRAD_ACCUMULATE,    /* sum of gradients that meet in one tensor */
     LABEL_SHARD_ACCUMULATE,   /* gradient shards: cast, and sum over micro-batches */
     LABEL_LAYER_LOSS,         /* sums of losses of layers, their first gradients, and counts that such a loss needs */
+    LABEL_BALANCE,            /* counts of loss-free balancing, and the biases that they move */
     LABEL_LOSS_CHUNK,         /* slices of a chunked loss and of their gradients */
     LABEL_OPTIMIZER,
     LABEL_ORTHOGONALIZE,      /* Newton-Schulz steps of Muon */

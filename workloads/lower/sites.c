@@ -169,6 +169,7 @@ void lowering_start(Lowering *lowering, gint32 *head_frame, gint32 *embedding_fr
         lowering->swap_tokens[i] = tiered ? lowering->program->n_tokens : -1;
         lowering->program->n_tokens += tiered ? 2 * graph_n_ops(graph) : 0;
     }
+    lowering->balance_table = lowering_take_buffers(lowering, 1);
     lowering->whole_stages = lowering_take_buffers(lowering, N_WHOLE_STAGES * N_WHOLE_BUFFERS);
     lowering->chunk_sums = lowering_take_buffers(lowering, CHUNK_PARAMS + 2 * (int)graphs->head->params->len);
     *head_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->head));
@@ -243,6 +244,7 @@ void lowering_count_static(Lowering *lowering)
     for (int64_t i = 0; i < lowering->graphs->n_layers; i++) {
         add_buffers(&bytes[MEM_PARAMETERS], lowering_layer_graph(lowering, i));
     }
+    bytes[MEM_PARAMETERS] += plan_balance_static_bytes(plan);
     /* library workspace, and token ids and labels as 64-bit integers */
     bytes[MEM_WORKSPACE] = plan->cluster->device->workspace_bytes + plan->seq_len * plan->micro_batch * 2 * 8;
 }

@@ -12,6 +12,30 @@ int64_t plan_chunk_tokens(const Plan *plan, int64_t chunk)
     return token_chunk_start(tokens, n, chunk + 1) - token_chunk_start(tokens, n, chunk);
 }
 
+int64_t plan_n_moe_layers(const Plan *plan)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < plan->model->n_layers; i++) {
+        n += plan->model->layers[i].ffn == FFN_MOE;
+    }
+    return n;
+}
+
+int64_t plan_balance_bytes(const Plan *plan)
+{
+    enum { HISTOGRAM_BINS = 1000 }; /* of the quantile rule, as its authors have it */
+    int64_t counts = plan_n_moe_layers(plan) * plan->model->n_experts;
+    if (plan->moe.balance == PLAN_BALANCE_QUANTILE) {
+        return dtype_bytes(DTYPE_INT32, counts * HISTOGRAM_BINS);
+    }
+    return plan->moe.balance == PLAN_BALANCE_BIAS ? dtype_bytes(DTYPE_INT64, counts) : 0;
+}
+
+int64_t plan_balance_static_bytes(const Plan *plan)
+{
+    return plan->moe.balance == PLAN_BALANCE_QUANTILE ? plan_balance_bytes(plan) : 0;
+}
+
 static void read_order(Plan *plan, JsonObject *routing)
 {
     static const char *const orders[] = {"shuffled", "sorted"};

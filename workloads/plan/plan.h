@@ -132,6 +132,16 @@ int64_t plan_chunk_tokens(const Plan *plan, int64_t chunk);
 /* Whether tokens travel as they are, and slots are made at the ranks of the experts. */
 gboolean plan_sends_tokens(const Plan *plan);
 
+/* MoE layers of the model. */
+int64_t plan_n_moe_layers(const Plan *plan);
+
+/*
+ * What loss-free balancing sums over all ranks once a step: rows of each expert (sign rule), or a histogram of each expert's scores
+ * (quantile rule), which takes memory all the time. 0: the plan has no such rule.
+ */
+int64_t plan_balance_bytes(const Plan *plan);
+int64_t plan_balance_static_bytes(const Plan *plan);
+
 /* Which of the MoE layers a layer is, counted from 0; -1: none. */
 int64_t plan_moe_layer(const Plan *plan, int64_t layer);
 

@@ -179,7 +179,7 @@ static int64_t static_bytes(const Foot *foot)
 {
     const Plan *plan = foot->plan;
     int64_t bytes = plan->cluster->device->workspace_bytes + plan->seq_len * plan->micro_batch * 2 * (int64_t)sizeof(int64_t);
-    bytes += static_of(foot, foot->graphs->embedding) + static_of(foot, foot->graphs->head);
+    bytes += plan_balance_static_bytes(plan) + static_of(foot, foot->graphs->embedding) + static_of(foot, foot->graphs->head);
     for (int64_t i = 0; i < foot->graphs->n_layers; i++) {
         bytes += static_of(foot, model_graph_layer(foot->graphs, i));
     }
@@ -488,7 +488,7 @@ gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, const Rou
         after_forward += first.net_bytes;
     }
     ret_footprint->after_forward_bytes = ret_footprint->static_bytes + after_forward;
-    int64_t optimizer_peak = step.net_bytes + footprint_optimizer_peak(plan, graphs);
+    int64_t optimizer_peak = MAX(step.net_bytes + footprint_optimizer_peak(plan, graphs), pass_round(plan_balance_bytes(plan)));
     ret_footprint->peak_bytes = ret_footprint->static_bytes + MAX(step.peak_bytes, optimizer_peak);
     g_free(foot.rows);
     retention_plan_free(foot.retention);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/balance.h"
 #include "models/trainer.h"
 #include "sim/base/error.h"
 #include "sim/base/rng.h"
@@ -178,6 +179,31 @@ static gboolean compare_loss(const Proof *proof, const char *what, double loss, 
     return TRUE;
 }
 
+/* Every rank has moved the selection biases as one that has seen all tokens. */
+static gboolean compare_biases(const Proof *proof, const VirtualRanks *world, int64_t layer, GError **error)
+{
+    const Tensor *loads = trainer_loads(proof->reference, layer);
+    if (plan_balance_bytes(proof->plan) == 0 || loads == NULL) {
+        return TRUE;
+    }
+    int64_t experts = tensor_numel(loads);
+    g_autofree int64_t *counts = g_new(int64_t, experts);
+    g_autofree double *wanted = g_new0(double, experts);
+    for (int64_t e = 0; e < experts; e++) {
+        counts[e] = (int64_t)tensor_get(loads, e);
+    }
+    balance_sign(counts, experts, proof->plan->moe.balance_rate, wanted);
+    for (int64_t r = 0; r < virtual_ranks_n(world); r++) {
+        const double *found = virtual_ranks_biases(world, r, layer);
+        if (found == NULL || memcmp(found, wanted, (size_t)experts * sizeof *wanted) != 0) {
+            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED,
+                        "layer %" G_GINT64_FORMAT ": rank %" G_GINT64_FORMAT " moves the selection biases otherwise than the reference", layer, r);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
 static gboolean compare_step(Proof *proof, const VirtualRanks *world, double loss, const TrainerStep *wanted, GError **error)
 {
     double floor = noise_floor * largest_grad(proof);
@@ -187,7 +213,7 @@ static gboolean compare_step(Proof *proof, const VirtualRanks *world, double los
     }
     for (int64_t layer = -1; layer <= proof->graphs->n_layers; layer++) {
         gboolean inside = layer >= 0 && layer < proof->graphs->n_layers;
-        if (inside && !compare_loads(proof, world, layer, error)) {
+        if (inside && (!compare_loads(proof, world, layer, error) || !compare_biases(proof, world, layer, error))) {
             return FALSE;
         }
         for (guint p = 0; p < graph_at(proof, layer)->params->len; p++) {

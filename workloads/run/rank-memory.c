@@ -436,6 +436,7 @@ void rank_clear(Rank *rank)
         tensor_free(rank->labels[m]);
     }
     routing_clear(rank);
+    g_free(rank->biases);
     g_free(rank->ids);
     g_free(rank->labels);
     g_free(rank->sites);

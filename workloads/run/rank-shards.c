@@ -390,6 +390,8 @@ gboolean rank_shard_value(const RankAt *at, GError **error)
     case VALUE_LOSS_SUM:
     case VALUE_LOSS_GRAD:
     case VALUE_PLACE_ROWS:
+    case VALUE_LOADS:
+    case VALUE_BIASES:
     case VALUE_DIRECTION:
     case VALUE_ORTHOGONALIZE:
     case VALUE_DESCEND:

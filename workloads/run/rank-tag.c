@@ -62,6 +62,9 @@ static gboolean is_of_matrices(const Instr *instr, const Graph *graph)
 
 int rank_tag(const RankAt *at, const RankBuffer *buffer)
 {
+    if (at->instr->kind == INSTR_VALUE && at->instr->action == VALUE_LOADS) {
+        return MEM_WORKSPACE;
+    }
     const Graph *graph = at->segment->graph;
     gint32 idx = (gint32)(buffer - at->rank->buffers) - at->call->frame;
     if (graph != NULL && idx >= 0 && idx < layer_frame_buffers(graph)) {

@@ -101,6 +101,7 @@ typedef struct Rank {
     int64_t host_held, host_peak; /* pinned host memory */
     RankPrice price;
     int64_t n_marks[N_PHASES]; /* in this step */
+    double *biases; /* [MoE layer][expert]: how far balancing has moved them in this step, or NULL */
     Clock host;                /* what the host knows to be done */
     double loss, extra_loss;
 } Rank;
@@ -216,6 +217,9 @@ gboolean rank_collective(const RankAt *ats, int64_t n, GError **error);
  * their rows, there or back. */
 gboolean rank_token_ids(const RankAt *ats, int64_t n, int part, int order, GError **error);
 gboolean rank_token_rows(const RankAt *ats, int64_t n, GError **error);
+
+/* Loss-free balancing: VALUE_LOADS, VALUE_BIASES (rank-balance.c). */
+gboolean rank_balance(const RankAt *at, GError **error);
 
 /* Rows of the pass that an instruction belongs to. */
 RowCounts rank_rows(const RankAt *at);

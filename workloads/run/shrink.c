@@ -167,7 +167,10 @@ static void shrink_options(Plan *plan)
     plan->routing = stays ? plan->routing : PLAN_ROUTING_BALANCED;
     plan->routing_replicas = 0;
     plan->moe.overlap_chunks = plan->ep > 1 ? at_most(plan->moe.overlap_chunks, plan->seq_len * plan->micro_batch) : 1;
-    plan->moe.balance = PLAN_BALANCE_NONE; /* moves no row of a step; its loss has a coefficient of its own */
+    /* what has a loss has a coefficient of its own; a rule that needs histograms of scores counts rows here */
+    plan->moe.balance = plan_balance_bytes(plan) > 0 ? PLAN_BALANCE_BIAS : PLAN_BALANCE_NONE;
+    plan->moe.balance_rate = plan->moe.balance_rate > 0 ? plan->moe.balance_rate : 1e-3;
+    plan->moe.balance_steps = at_most(plan->moe.balance_steps, 2);
     plan->moe.redundant_experts = plan->moe.redundant_experts > 0 && plan->ep > 1 ? plan->ep : 0;
     plan->moe.capacity.multiple = at_most(plan->moe.capacity.multiple, 2);
 }

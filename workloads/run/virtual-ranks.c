@@ -157,6 +157,9 @@ static gboolean run_value(const RankAt *at, GError **error)
     case VALUE_LAYER_LOSS_GRAD:
     case VALUE_PASS_COUNTS:
         return rank_layer_loss(at, error);
+    case VALUE_LOADS:
+    case VALUE_BIASES:
+        return rank_balance(at, error);
     case VALUE_PLACE_ROWS:
         return value_place_rows(at, error);
     case VALUE_DIRECTION:
@@ -477,6 +480,13 @@ gboolean virtual_ranks_step(VirtualRanks *world, const int64_t *tokens, const in
 const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int64_t layer)
 {
     return world->plan->model->layers[layer].ffn == FFN_MOE ? rank_layer_routing(&world->ranks[rank], layer)->loads : NULL;
+}
+
+const double *virtual_ranks_biases(const VirtualRanks *world, int64_t rank, int64_t layer)
+{
+    const double *biases = world->ranks[rank].biases;
+    int64_t moe_layer = plan_moe_layer(world->plan, layer);
+    return biases != NULL && moe_layer >= 0 ? biases + moe_layer * world->plan->model->n_experts : NULL;
 }
 
 const int64_t *virtual_ranks_chunk_loads(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t chunk)

@@ -74,6 +74,9 @@ Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t
 /* Rows that a rank's router sent to each expert in the last step; NULL for a layer without experts. */
 const int64_t *virtual_ranks_loads(const VirtualRanks *world, int64_t rank, int64_t layer);
 
+/* How far the last step has moved the selection biases of a layer's experts; NULL where no rule moves them. */
+const double *virtual_ranks_biases(const VirtualRanks *world, int64_t rank, int64_t layer);
+
 /* The same of the tokens of a chunk, where the plan's MoE layers run in chunks; else NULL. */
 const int64_t *virtual_ranks_chunk_loads(const VirtualRanks *world, int64_t rank, int64_t layer, int64_t chunk);
 
