@@ -8,7 +8,6 @@
 
 #include <math.h>
 
-#include "models/balance.h"
 #include "models/optim.h"
 #include "models/trainer.h"
 #include "sim/base/csv-read.h"
@@ -147,6 +146,9 @@ static char *layer_fields(const World *world, const Golden *golden)
             g_string_append_printf(text, ", \"aux_loss_coeff\": %g, \"aux_loss_scope\": \"global_batch\", \"z_loss_coeff\": %g",
                                    golden->options.aux_loss, golden->options.z_loss);
         }
+        if (number(golden, "bias_rate") > 0) {
+            g_string_append_printf(text, ", \"balance\": \"bias\", \"balance_rate\": %g", number(golden, "bias_rate"));
+        }
         g_string_append_c(text, '}');
     }
     if (golden->options.index_loss > 0 && !golden->options.lora) {
@@ -202,21 +204,23 @@ static void compare_loads(const Golden *golden, const VirtualRanks *ranks, size_
     }
 }
 
-/* The sign rule on a layer's selection bias, by the step's loads on all ranks; ranks read the trainer's. */
+/* All ranks have moved the selection biases of a layer alike; they read the trainer's. */
 static void move_bias(const Golden *golden, const VirtualRanks *ranks, const Graph *graph, int64_t layer)
 {
     int64_t n = golden->model->n_experts;
-    g_autofree int64_t *sums = g_new0(int64_t, n);
-    for (int64_t r = 0; r < virtual_ranks_n(ranks) && virtual_ranks_loads(ranks, r, layer) != NULL; r++) {
-        for (int64_t e = 0; e < n; e++) {
-            sums[e] += virtual_ranks_loads(ranks, r, layer)[e];
-        }
-    }
+    const double *moved = virtual_ranks_biases(ranks, 0, layer);
     for (guint p = 0; p < graph->params->len; p++) {
-        if (graph_param(graph, (int)p)->role == PARAM_BUFFER) {
-            Tensor *bias = trainer_param_value(golden->trainer, layer, (int)p);
-            check_int(tensor_numel(bias), n);
-            balance_sign(sums, n, number(golden, "bias_rate"), bias->data);
+        if (graph_param(graph, (int)p)->role != PARAM_BUFFER) {
+            continue;
+        }
+        Tensor *bias = trainer_param_value(golden->trainer, layer, (int)p);
+        assert_non_null(moved);
+        check_int(tensor_numel(bias), n);
+        for (int64_t e = 0; e < n; e++) {
+            for (int64_t r = 1; r < virtual_ranks_n(ranks); r++) {
+                check_close(virtual_ranks_biases(ranks, r, layer)[e], moved[e], 0);
+            }
+            tensor_set(bias, e, tensor_get(bias, e) + moved[e]);
         }
     }
 }
