@@ -17,7 +17,7 @@
 #include "workloads/sweep/search-space.h"
 #include "workloads/sweep/search.h"
 
-enum { PLANS = 60, DRAWN_PLANS = 20, FREE_PLANS = 40, SPACES = 8 };
+enum { PLANS = 60, DRAWN_PLANS = 20, FREE_PLANS = 40, SPACES = 20 };
 
 static json_t *plan_schema(void)
 {
@@ -246,10 +246,27 @@ static const char *const axes[] = {
     "\"workload.global_batch\": [16, 32, 48]",
     "\"kernels\": [\"fused\", \"eager\"]",
     "\"optimizer.moments\": [null, \"fp32\", \"bf16\"]",
+    "\"optimizer.kind\": [\"adamw\", \"muon\"]",
+    "\"optimizer.offload\": [false, true]",
+    "\"precision.reduce\": [\"fp32\", \"bf16\"]",
+    "\"moe.capacity_factor\": [null, 0.5, 1.25]",
+    "\"workload.routing\": [null, {\"kind\": \"zipf\", \"exponent\": 1}]",
+    "\"memory\": [{\"recompute\": \"none\"}, {\"recompute\": \"selective\", \"cache\": {\"hbm_bytes\": \"2 MB\", \"ddr_bytes\": 0}},"
+    " {\"recompute\": \"selective\", \"cache\": {\"hbm_bytes\": 0, \"ddr_bytes\": \"8 MB\"}}]",
 };
 
 static const char *const goals[] = {"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "useful_tokens_per_s_per_gpu",
                                     "tflops_per_gpu", "mfu", "peak_memory_bytes"};
+
+/* Two axes of memory would set the same field. */
+static gboolean clashes(uint64_t a, const gboolean *taken)
+{
+    gboolean clash = FALSE;
+    for (size_t i = 0; i < G_N_ELEMENTS(axes); i++) {
+        clash = clash || (taken[i] && g_str_has_prefix(axes[a], "\"memory") && g_str_has_prefix(axes[i], "\"memory"));
+    }
+    return clash;
+}
 
 /* A sweep of three or four axes; a model that does not fit everywhere when it is asked for long sequences. */
 static Sweep *draw_space(uint64_t seed, json_t *schema)
@@ -260,7 +277,7 @@ static Sweep *draw_space(uint64_t seed, json_t *schema)
     uint64_t n = 3 + rng_below(seed, RNG_TEST, 0, 2);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t a = rng_below(seed, RNG_TEST, 1 + i, G_N_ELEMENTS(axes));
-        while (taken[a]) {
+        while (taken[a] || clashes(a, taken)) {
             a = (a + 1) % G_N_ELEMENTS(axes);
         }
         taken[a] = TRUE;
