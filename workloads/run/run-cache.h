@@ -24,6 +24,8 @@ struct RunCache {
     GPtrArray *routings; /* Routing of each group that was drawn last, or NULL */
     RoutingSpec routings_spec;
     const Plan *routings_plan; /* keeps alive what the spec points at */
+    RoutingSpec even_spec; /* of balanced experts that were asked for last, and the load of the fullest over the mean; 0 = none */
+    double even_load;
     GArray *kept;      /* KeptBytes by scope of `lowered` */
     gboolean verifies;
 };
