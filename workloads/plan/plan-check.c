@@ -168,16 +168,16 @@ static void check_chunks(const Plan *plan, JsonObject *root)
         return;
     }
     if (plan->ep == 1) {
-        json_object_fail(root, "moe", "overlap_chunks %" G_GINT64_FORMAT " has no effect: without expert parallelism no rows travel; leave it out",
+        json_object_fail(root, "moe.overlap_chunks", "%" G_GINT64_FORMAT " has no effect: without expert parallelism no rows travel; leave it out",
                          chunks);
     } else if (plan->moe.pad) {
-        json_object_fail(root, "moe",
-                         "overlap_chunks %" G_GINT64_FORMAT " cuts the tokens, but pad_to_capacity sizes experts for all tokens of a "
+        json_object_fail(root, "moe.overlap_chunks",
+                         "%" G_GINT64_FORMAT " cuts the tokens, but pad_to_capacity sizes experts for all tokens of a "
                          "micro-batch together; leave one of them out",
                          chunks);
     } else if (chunks > tokens) {
-        json_object_fail(root, "moe",
-                         "overlap_chunks %" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " tokens of a micro-batch; use at most that",
+        json_object_fail(root, "moe.overlap_chunks",
+                         "%" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " tokens of a micro-batch; use at most that",
                          chunks, tokens);
     }
 }
@@ -212,7 +212,8 @@ static void check_moe(Plan *plan, JsonObject *root)
     } else if (plan_sends_tokens(plan) && moe->pad) {
         json_object_fail(root, "moe.pad_to_capacity", "is defined for a row per choice; use dispatch \"all_to_all\" or \"hierarchical\"");
     } else if (moe->pad && moe->redundant_experts > 0) {
-        json_object_fail(root, "moe.pad_to_capacity", "true with redundant_experts is not modelled yet; leave one of them out");
+        json_object_fail(root, "moe.pad_to_capacity", "true sizes every expert's slots for the rows that the router gives it, and no rule says how its copies divide "
+                         "them; leave it or redundant_experts out");
     } else if (slots % plan->ep != 0) {
         json_object_fail(root, "moe.redundant_experts",
                          "%" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT " slots, which ep %" G_GINT64_FORMAT
