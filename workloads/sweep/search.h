@@ -1,11 +1,12 @@
 /*
  * Search: the best points of a sweep without evaluating all of it, and the proof that none is better.
  *
- * Branch and bound. The axes are split: those that cut the loss change nothing in the layers of a model, and a node of the
- * tree is all combinations of them for one combination of the other axes. One of its plans is lowered, not run, and bounds
- * the whole node: a step takes at least what its layers take, a rank holds at least what they hold (run/bound.h). Nodes
- * are then gone through from the best bound on, each plan of them bounded for itself before it is run; a node whose bound is
- * worse than the worst of the best points found holds none of them, and neither does any node after it.
+ * Branch and bound. Axes that cut the loss change nothing in the layers of a model: a node is a combination of the other axes,
+ * its leaves are the combinations of those. All nodes are bounded roughly, by what they share with most others (static
+ * memory, operators run once: search-space.h), which takes a lowering for each class and a look-up for each node. The best
+ * bound is then looked at more closely, by operators with what is recomputed, then by layers, again class by class, and comes
+ * back into the queue; a node whose layers are bounded has its plans run, first their step and what they hold if that step is
+ * among the best. When the best bound left is worse than the worst of the best points found, nothing left holds one of them.
  *
  * The points found are those that evaluating everything finds, ties going to the lower point; they do not depend on the
  * number of threads, though how many points were evaluated on the way may.
