@@ -77,7 +77,7 @@ typedef struct Device {
     SimTime backward_op_ns;          /* the same when autograd issues it */
     SimTime graph_op_ns;             /* device time between kernels of a captured graph */
     SimTime selective_op_ns;         /* extra host time per operator under selective checkpointing */
-    SimTime selective_collective_ns; /* the same per all-to-all of rows */
+    SimTime selective_collective_ns; /* the same per all-to-all of rows that is a chain of framework operators */
     SimTime checkpoint_ns;           /* extra host time per checkpointed region, each time that it runs … */
     SimTime checkpoint_tensor_ns;    /* … and per tensor that its operators hand to be kept */
     SimTime fsdp_group_ns;           /* host time of one FSDP unshard, wait, reshard or reduce call */

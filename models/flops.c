@@ -20,7 +20,7 @@ static double cost_model_flops(const OpCost *cost)
     double sum = -cost->pointwise_flops;
     for (int i = 0; i < cost->n_works; i++) {
         const Work *work = &cost->works[i];
-        sum += work_law_group(work->law) == WORK_GROUP_COMPUTE ? work->flops * work->n_launches : 0;
+        sum += work_law_group(work->law) == WORK_GROUP_COMPUTE ? (work->flops - work->repeated_flops) * work->n_launches : 0;
     }
     return sum;
 }

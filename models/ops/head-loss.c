@@ -263,7 +263,7 @@ static void slice_kernels(OpCost *cost, const HeadLossSize *s, WorkLaw law, doub
     }
 }
 
-static void slice_gemms(OpCost *cost, const HeadLossSize *s, WorkLaw law)
+static void slice_gemms(OpCost *cost, const HeadLossSize *s, WorkLaw law, gboolean repeats)
 {
     for (int last = 0; last < 2; last++) {
         int64_t launches = last ? 1 : s->slices - 1, c = last ? s->rest : s->chunk;
@@ -272,6 +272,7 @@ static void slice_gemms(OpCost *cost, const HeadLossSize *s, WorkLaw law)
                          : law == WORK_GEMM_NN ? op_cost_gemm(cost, law, s->dtype, s->n, s->h, c)
                                                : op_cost_gemm(cost, law, s->dtype, c, s->h, s->n);
             work->n_launches = (int)launches;
+            work->repeated_flops = repeats ? work->flops : 0;
         }
     }
 }
@@ -282,7 +283,7 @@ static void slice_gemms(OpCost *cost, const HeadLossSize *s, WorkLaw law)
  */
 static void eager_forward_cost(const HeadLossSize *s, OpCost *cost)
 {
-    slice_gemms(cost, s, WORK_GEMM_NT);
+    slice_gemms(cost, s, WORK_GEMM_NT, FALSE);
     slice_kernels(cost, s, WORK_COPY, 0, s->b, s->wide);
     for (int i = 0; s->attr->loss.softcap > 0 && i < 3; i++) {
         slice_kernels(cost, s, WORK_ELEMENTWISE, 1, s->wide, s->wide);
@@ -312,13 +313,14 @@ static void head_loss_forward_cost(const OpView *view, OpCost *ret_cost)
                    (s.attr->loss.reduction == LOSS_MEAN ? 1 : 0);
     loss_kernel(ret_cost, &s, flops, slices * s.n * s.h * s.b + (slices > 0 ? s.vocab * s.h * s.b : 0) + s.n * s.idx,
                 (op_has_backward(view) ? s.n * s.wide : 0) + (each ? s.n : 1) * s.wide);
+    ret_cost->pointwise_flops = flops - logits * 2 * (double)s.h;
     ret_cost->workspace_bytes = s.n * (s.chunk + 4) * s.wide; /* one tile; maximum, sum and two more per token */
 }
 
 /* Eager: the slice once more, its probabilities, their gradient in half precision, two products and two sums. */
 static void eager_backward_cost(const HeadLossSize *s, OpCost *cost)
 {
-    slice_gemms(cost, s, WORK_GEMM_NT);
+    slice_gemms(cost, s, WORK_GEMM_NT, TRUE);
     slice_kernels(cost, s, WORK_COPY, 0, s->b, s->wide);
     for (int i = 0; s->attr->loss.softcap > 0 && i < 3; i++) {
         slice_kernels(cost, s, WORK_ELEMENTWISE, 1, s->wide, s->wide);
@@ -332,7 +334,7 @@ static void eager_backward_cost(const HeadLossSize *s, OpCost *cost)
     }
     slice_kernels(cost, s, WORK_COPY, 0, s->wide, s->b);
     if (s->dx) {
-        slice_gemms(cost, s, WORK_GEMM_NN);
+        slice_gemms(cost, s, WORK_GEMM_NN, FALSE);
         if (s->slices > 1) {
             Work *sum = op_cost_stream(cost, WORK_ELEMENTWISE, (double)(s->n * s->h), 2 * s->n * s->h * s->b,
                                        s->n * s->h * s->b);
@@ -340,7 +342,7 @@ static void eager_backward_cost(const HeadLossSize *s, OpCost *cost)
         }
     }
     if (s->dw) {
-        slice_gemms(cost, s, WORK_GEMM_TN);
+        slice_gemms(cost, s, WORK_GEMM_TN, FALSE);
     }
     cost->workspace_bytes = s->n * s->chunk * 2 * s->wide + (s->dx && s->slices > 1 ? s->n * s->h * s->b : 0);
 }
@@ -366,6 +368,8 @@ static void head_loss_backward_cost(const OpView *view, OpCost *ret_cost)
     int64_t dx_read = s.dx && slices > 0 ? (slices - 1) * wide_rows : 0;
     loss_kernel(ret_cost, &s, flops, slices * wide_rows + weight + rows_read + dx_read,
                 (s.dx ? slices * wide_rows : 0) + (s.dw ? weight : 0));
+    ret_cost->works[0].repeated_flops = 2 * logits * (double)s.h;
+    ret_cost->pointwise_flops = flops - logits * 2 * products * (double)s.h;
     ret_cost->workspace_bytes = s.n * s.chunk * s.wide;
 }
 

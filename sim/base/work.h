@@ -25,6 +25,7 @@ typedef struct Work {
     WorkLaw law;
     Dtype dtype;         /* of the operands */
     double flops;        /* of one launch */
+    double repeated_flops; /* part of them that makes again what forward had made: no work of the model */
     int64_t read_bytes;  /* of one launch */
     int64_t write_bytes; /* of one launch */
     /*

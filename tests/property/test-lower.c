@@ -107,9 +107,57 @@ static void test_whole_gradients(void **state)
     }
 }
 
+/* A loss in slices of the vocabulary makes products again: work of the hardware, not of the model. */
+static void test_cut_loss(void **state)
+{
+    static const char *const kernels[] = {"fused", "eager"};
+    (void)state;
+    for (size_t m = 0; m < G_N_ELEMENTS(random_models); m++) {
+        for (size_t k = 0; k < G_N_ELEMENTS(kernels); k++) {
+            g_autofree char *words = g_strdup_printf("%s cluster.preset=h200-sxm cluster.gpus_per_node=8 workload.seq_len=256 kernels=%s",
+                                                     random_models[m], kernels[k]);
+            g_autoptr(Result) whole = run_words(words, ""), cut = run_words(words, "loss.vocab_chunk=256");
+            check_close(cut->model_flops_per_token, whole->model_flops_per_token, 1e-12);
+            check_close(cut->mfu * cut->step_time_s, whole->mfu * whole->step_time_s, 1e-9);
+            assert_true(cut->hfu * cut->step_time_s > whole->hfu * whole->step_time_s);
+        }
+    }
+}
+
+static int64_t n_host_works(const Program *program, SimTime host_ns)
+{
+    int64_t n = 0;
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, (gint32)s);
+        for (guint i = 0; i < segment->instrs->len; i++) {
+            const Instr *instr = &g_array_index(segment->instrs, Instr, i);
+            n += instr->kind == INSTR_HOST && instr->host_ns == host_ns;
+        }
+    }
+    return n;
+}
+
+/* What selective checkpointing costs beside a collective was measured of framework collectives; those of kernels do without. */
+static void test_intercepted_exchanges(void **state)
+{
+    static const char *const kernels[] = {"fused", "eager"};
+    (void)state;
+    for (size_t k = 0; k < G_N_ELEMENTS(kernels); k++) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *words = g_strdup_printf("%s cluster.preset=h200-sxm cluster.gpus_per_node=8 workload.seq_len=256 parallel.ep=4 "
+                                                 "memory.recompute=selective kernels=%s", random_models[2], kernels[k]);
+        g_autoptr(Plan) plan = plan_of_words(words, &error);
+        check_no_error(error);
+        g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+        g_autoptr(Program) program = lower_plan(plan, graphs, NULL, 0);
+        assert_true((n_host_works(program, plan->cluster->device->selective_collective_ns) > 0) == (k == 1));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_recompute),
-                                       cmocka_unit_test(test_whole_gradients)};
+                                       cmocka_unit_test(test_whole_gradients), cmocka_unit_test(test_cut_loss),
+                                       cmocka_unit_test(test_intercepted_exchanges)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

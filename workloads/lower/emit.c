@@ -97,6 +97,7 @@ void emit_work(Emitter *emitter, StreamId stream, const Work *work, int label, i
     instr->clock_ns[1] = clock_difference(price.one_ns[CLOCK_HIGHEST] - price.one_ns[CLOCK_USUAL], work->n_launches);
     instr->host_ns = op_ns * work->n_launches * timing_host_calls(work);
     instr->flops = work->flops * work->n_launches;
+    instr->repeated_flops = work->repeated_flops * work->n_launches;
     instr->share = (guint8)(stream != STREAM_COMPUTE ? SHARE_SIDE : share_of(work->law));
     instr->evidence = (guint8)price.evidence;
     if (emitter->segment->works != NULL) {

@@ -85,7 +85,7 @@ static void take_cached(Walk *walk, int o)
     gboolean exchanges = op_class(op->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && walk->graph->ep_size > 1;
     walk_swap_wait(walk, o);
     if (walk->pass->retention->intercepts) {
-        emit_host(emitter, emitter->device->selective_op_ns + (exchanges ? emitter->device->selective_collective_ns : 0));
+        emit_host(emitter, emitter->device->selective_op_ns + (exchanges ? walk_intercept_ns(emitter->device, op) : 0));
     }
     for (int i = 0, n_copied = 0; i < op->n_outputs; i++) {
         int64_t bytes = graph_tensor_bytes(graph_tensor(walk->graph, op->outputs[i]), walk->pass->rows);

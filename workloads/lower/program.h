@@ -173,7 +173,7 @@ typedef struct Instr {
     SimTime host_ns;   /* host time to issue it */
     int64_t bytes; /* ALLOC: size; COLLECTIVE: whole tensor per rank, of an exchange of rows the busiest one's; copies
                       between tiers: what moves */
-    double flops;
+    double flops, repeated_flops; /* Work.repeated_flops of all launches */
 } Instr;
 
 /* "all_gather (dense FSDP)"; caller frees. */

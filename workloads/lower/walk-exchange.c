@@ -97,6 +97,11 @@ static Place done_token(const Walk *walk, int op)
     return (Place){ARG_GLOBAL, TOKEN_EP_DONE + walk_exchange_slot(walk->graph, op)};
 }
 
+SimTime walk_intercept_ns(const Device *device, const Op *exchange)
+{
+    return exchange->eager ? device->selective_collective_ns : 0;
+}
+
 /* The rows change ranks: the exchange waits for compute, and compute, later, for it. */
 static void emit_exchange(const Walk *walk, int op, gboolean backward, Place from, Place to)
 {
@@ -107,7 +112,7 @@ static void emit_exchange(const Walk *walk, int op, gboolean backward, Place fro
     gboolean to_experts = goes_to_experts(pass->graph, op) != backward;
     const CollPrice *price = follows ? &exchange->weights : to_experts ? &exchange->dispatch : &exchange->combine;
     if (emitter->is_selective && !emitter->is_backward) {
-        emit_host(emitter, emitter->device->selective_collective_ns);
+        emit_host(emitter, walk_intercept_ns(emitter->device, graph_op(pass->graph, op)));
     }
     emit_record(emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_EP_READY});
     emit_wait(emitter, STREAM_ALL_TO_ALL, (Place){ARG_GLOBAL, TOKEN_EP_READY});

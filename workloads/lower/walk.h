@@ -54,6 +54,12 @@ gint32 frame_param_part(const Graph *graph, int param);
 /* Whether an operator of a graph sends rows to other ranks: its scratch memory is frame_exchange. */
 gboolean walk_op_exchanges(const Graph *graph, int op);
 
+/*
+ * Host time that an exchange of rows costs more where selective checkpointing looks at every operator: measured of the framework's
+ * functional collectives; an exchange of one's own is one operator to it.
+ */
+SimTime walk_intercept_ns(const Device *device, const Op *exchange);
+
 /* Which of a graph's exchanges that is, and how many there can be: kinds for each chunk. */
 gint32 walk_exchange_slot(const Graph *graph, int op);
 gint32 walk_n_exchange_slots(const Graph *graph);

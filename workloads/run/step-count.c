@@ -17,7 +17,7 @@ static void count_instr(const Instr *instr, const ProgramClock *clock, Dense *de
     label->busy_ns += device_ns;
     label->moved_bytes += instr->kind == INSTR_COMPUTE ? instr->bytes : 0;
     counts->evidence_ns[instr->evidence] += device_ns;
-    counts->recomputed_flops += instr->phase == PHASE_RECOMPUTE ? instr->flops : 0;
+    counts->recomputed_flops += instr->phase == PHASE_RECOMPUTE ? instr->flops : instr->repeated_flops;
     if (device_ns > counts->longest_ns || device_ns < 0) {
         counts->longest_ns = device_ns < 0 ? G_MAXINT64 : device_ns;
         counts->longest_label = instr->label;
