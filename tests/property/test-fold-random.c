@@ -85,7 +85,7 @@ static void test_times(void **state)
         run_groups_clear(&groups);
         n++;
     }
-    print_message("ran ahead %d times; %d folds too far, %d when rash\n", (int)hasty->n_ran_ahead, (int)hasty->n_kept_back,
+    print_message("# ran ahead %d times; %d folds too far, %d when rash\n", (int)hasty->n_ran_ahead, (int)hasty->n_kept_back,
                   (int)rash->n_kept_back);
     assert_true(hasty->n_ran_ahead > N_PLANS && rash->n_kept_back > 0);
 }
