@@ -132,7 +132,7 @@ void block_bins_copy(BlockBins *to, const BlockBins *from)
 
 void block_bins_mark(BlockBins *bins)
 {
-    enum { MANY = 256 };
+    enum { MANY = 48 };
     for (int s = 0; s < bins->n_shelves; s++) {
         if (bins->shelves[s].n > MANY) {
             compact(bins, &bins->shelves[s]);

@@ -12,7 +12,7 @@
 #include "workloads/run/step-memo.h"
 #include "workloads/run/step.h"
 
-enum { N_PLANS = 500, N_RESULTS = 240, N_NEIGHBOURS = 4, N_MEMORY = 120 };
+enum { N_PLANS = 500, N_RESULTS = 240, N_NEIGHBOURS = 4, N_MEMORY = 120, N_CUTS = 40 };
 
 /* How the loss of a plan's neighbours is cut: as it is, rows, columns, both. */
 static const char *const cuts[] = {"", " loss.seq_chunk=48", " loss.seq_chunk=48 loss.vocab_chunk=640", " loss.vocab_chunk=64",
@@ -129,6 +129,54 @@ static void test_memory(void **state)
     }
 }
 
+/* Models as they are, their loss cut in many ways. */
+static const char *const large_plans[] = {
+    "model.config=kimi-k3 cluster.preset=h200-sxm cluster.nodes=64 cluster.gpus_per_node=8 workload.mode=lora workload.seq_len=8192 "
+    "workload.micro_batch=1 workload.global_batch=512 precision.parameters=bf16 parallel.ep=64",
+    "model.config=deepseek-v3 cluster.preset=h200-sxm cluster.nodes=32 cluster.gpus_per_node=8 workload.seq_len=4096 "
+    "workload.micro_batch=1 workload.global_batch=512 parallel.ep=32",
+};
+
+/*
+ * One plan, its loss cut in many ways. What a loss leaves over makes the backward pass choose other blocks, until memory looks
+ * as it has looked before: from there on nothing is walked again, and every number is that of the whole walk.
+ */
+static void check_endings(const char *words, LowerCache *lowered, LedgerMemo *memo)
+{
+    g_autoptr(Plan) plan = plan_of_words(words, NULL);
+    for (uint64_t i = 0; plan != NULL && !routing_is_needed(plan) && i < N_CUTS; i++) {
+        g_autoptr(GError) error = NULL;
+        plan->seq_chunk = 1 + (int64_t)random_below(i, 0, (uint64_t)plan->seq_len);
+        plan->vocab_chunk = i % 3 == 0 ? 0 : 64 + (int64_t)random_below(i, 1, 100000);
+        g_autoptr(Program) program = lower_plan_cached(lowered, plan, lower_cache_graphs(lowered, plan), NULL, 0);
+        Ledger alone, folded;
+        assert_true(ledger_run(program, 0, &alone, &error));
+        assert_true(ledger_run_memo(memo, program, 0, &folded, &error));
+        check_ledger(&folded, &alone, words);
+    }
+}
+
+static void test_endings(void **state)
+{
+    (void)state;
+    static const char *const recomputes[] = {"none", "full", "selective"};
+    g_autoptr(LowerCache) lowered = lower_cache_new();
+    g_autoptr(LedgerMemo) memo = ledger_memo_new();
+    for (size_t i = 0; i < 6 * G_N_ELEMENTS(large_plans); i++) {
+        g_autofree char *words = g_strdup_printf("%s memory.recompute=%s memory.expandable_segments=%s", large_plans[i / 6],
+                                                 recomputes[i / 2 % 3], i % 2 == 0 ? "false" : "true");
+        check_endings(words, lowered, memo);
+    }
+    for (uint64_t seed = 1; seed <= N_MEMORY; seed++) {
+        g_autofree char *words = random_plan_words(seed);
+        g_autofree char *all = g_strconcat(words, seed % 2 == 0 ? " memory.expandable_segments=true" : "", NULL);
+        check_endings(all, lowered, memo);
+    }
+    const LedgerEndingCounts *counts = ledger_memo_ending_counts(memo);
+    print_message("# endings: %d known, %d met, %d calls walked\n", (int)counts->n_known, (int)counts->n_met, (int)counts->n_calls_walked);
+    assert_true(counts->n_known > N_CUTS && counts->n_met > N_CUTS / 2);
+}
+
 /* Plans with their neighbours, each in turn: through a cache that makes everything anew and compares, and alone. */
 static void test_results(void **state)
 {
@@ -156,6 +204,6 @@ static void test_results(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory), cmocka_unit_test(test_times), cmocka_unit_test(test_results)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory), cmocka_unit_test(test_endings), cmocka_unit_test(test_times), cmocka_unit_test(test_results)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

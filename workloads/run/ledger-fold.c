@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "sim/base/intern.h"
-#include "workloads/run/ledger-walk.h"
+#include "workloads/run/ledger-ending.h"
 
 /* Walks that stand somewhere, and the memory that they may take together. */
 enum { STANDING_MAX = 16, STANDING_BYTES_MAX = 32 << 20 };
@@ -16,13 +16,6 @@ typedef struct Node {
     Ledger ledger;     /* peak_call: in the run */
 } Node;
 
-/* The runs that end a program, from a part that left certain changes: what is noted on the way is the same for all
- * sizes of the tails (alloc-model.h) within bounds. */
-typedef struct Zone {
-    int64_t least[ALLOC_TAILS_MAX], most[ALLOC_TAILS_MAX];
-    Ledger ledger; /* peak_call: from the first of the runs; reserved_bytes: more than before them */
-} Zone;
-
 /* A walk that waits at a node for a part that is no run. */
 typedef struct Standing {
     guint32 node;
@@ -31,23 +24,15 @@ typedef struct Standing {
 } Standing;
 
 struct LedgerMemo {
-    Intern *names;    /* of nodes */
-    GArray *nodes;    /* Node, by number */
-    Intern *endings;  /* the same for the runs that end a program */
-    GPtrArray *zones; /* GArray of Zone, by number of the ending */
-    size_t n_zones;
+    Intern *names; /* of nodes */
+    GArray *nodes; /* Node, by number */
+    LedgerEndings *endings;
     LedgerSlots *slots;
     GArray *standing;
     GPtrArray *spare;       /* LedgerWalk: nowhere */
     GArray *words, *pieces; /* scratch */
     uint64_t n_uses;
 };
-
-/* Calls that are walked one after the other: a run, or what lies between runs. */
-typedef struct Piece {
-    guint first, n;
-    gint64 run; /* id, or -1 */
-} Piece;
 
 /* A fold of one program. */
 typedef struct LedgerFold {
@@ -65,23 +50,17 @@ static void drop_walk(void *walk)
     ledger_walk_free(walk);
 }
 
-static void drop_zones(void *zones)
-{
-    g_array_unref(zones);
-}
-
 LedgerMemo *ledger_memo_new(void)
 {
     LedgerMemo *memo = g_new0(LedgerMemo, 1);
     memo->names = intern_new();
     memo->nodes = g_array_new(FALSE, TRUE, sizeof(Node));
-    memo->endings = intern_new();
+    memo->endings = ledger_endings_new();
     memo->slots = ledger_slots_new();
-    memo->zones = g_ptr_array_new_with_free_func(drop_zones);
     memo->standing = g_array_new(FALSE, FALSE, sizeof(Standing));
     memo->spare = g_ptr_array_new_with_free_func(drop_walk);
     memo->words = g_array_new(FALSE, FALSE, sizeof(int64_t));
-    memo->pieces = g_array_new(FALSE, FALSE, sizeof(Piece));
+    memo->pieces = g_array_new(FALSE, FALSE, sizeof(LedgerPiece));
     return memo;
 }
 
@@ -89,9 +68,7 @@ void ledger_memo_clear(LedgerMemo *memo)
 {
     intern_clear(memo->names);
     g_array_set_size(memo->nodes, 0);
-    intern_clear(memo->endings);
-    g_ptr_array_set_size(memo->zones, 0);
-    memo->n_zones = 0;
+    ledger_endings_clear(memo->endings);
     for (guint i = 0; i < memo->standing->len; i++) {
         ledger_walk_free(g_array_index(memo->standing, Standing, i).walk);
     }
@@ -105,9 +82,8 @@ void ledger_memo_free(LedgerMemo *memo)
         ledger_memo_clear(memo);
         intern_free(memo->names);
         g_array_unref(memo->nodes);
-        intern_free(memo->endings);
+        ledger_endings_free(memo->endings);
         ledger_slots_unref(memo->slots);
-        g_ptr_array_unref(memo->zones);
         g_array_unref(memo->standing);
         g_ptr_array_unref(memo->spare);
         g_array_unref(memo->words);
@@ -118,8 +94,12 @@ void ledger_memo_free(LedgerMemo *memo)
 
 size_t ledger_memo_size_bytes(const LedgerMemo *memo)
 {
-    return intern_size_bytes(memo->names) + memo->nodes->len * sizeof(Node) + intern_size_bytes(memo->endings) +
-           memo->zones->len * sizeof(GArray) + memo->n_zones * sizeof(Zone);
+    return intern_size_bytes(memo->names) + memo->nodes->len * sizeof(Node) + ledger_endings_size_bytes(memo->endings);
+}
+
+const LedgerEndingCounts *ledger_memo_ending_counts(const LedgerMemo *memo)
+{
+    return ledger_endings_counts(memo->endings);
 }
 
 /* ---- walks ---- */
@@ -250,12 +230,12 @@ static void find_pieces(LedgerMemo *memo, const Program *program)
     for (guint c = 0; c < n_calls;) {
         const ProgramRun *run = r < program->runs->len ? &g_array_index(program->runs, ProgramRun, r) : NULL;
         guint end = run != NULL && run->first > c ? run->first : n_calls;
-        Piece piece = {c, end - c, -1};
+        LedgerPiece piece = {c, end - c, -1};
         if (repeat->times > 0 && c == repeat->first) {
             first_piece = memo->pieces->len;
         }
         if (run != NULL && run->first == c) {
-            piece = (Piece){c, run->n, run->id};
+            piece = (LedgerPiece){c, run->n, run->id};
             r++;
         } else if (repeat->times > 0 && c < repeat->first && end > repeat->first) {
             piece.n = repeat->first - c;
@@ -266,7 +246,7 @@ static void find_pieces(LedgerMemo *memo, const Program *program)
         c += piece.n;
         if (repeat->times > 1 && c == repeat_end) {
             for (guint i = first_piece, n = memo->pieces->len; i < n; i++) {
-                Piece again = g_array_index(memo->pieces, Piece, i);
+                LedgerPiece again = g_array_index(memo->pieces, LedgerPiece, i);
                 g_array_append_val(memo->pieces, again);
             }
         }
@@ -296,7 +276,7 @@ static void own_walk(LedgerFold *fold)
     }
 }
 
-static gboolean fold_run(LedgerFold *fold, const Piece *piece, GError **error)
+static gboolean fold_run(LedgerFold *fold, const LedgerPiece *piece, GError **error)
 {
     guint32 next = run_node(fold->memo, fold->node, piece->run);
     Node *node = &g_array_index(fold->memo->nodes, Node, next);
@@ -320,97 +300,8 @@ static gboolean fold_run(LedgerFold *fold, const Piece *piece, GError **error)
     return TRUE;
 }
 
-/* The zone of an ending in which sizes of tails lie, or NULL. */
-static const Zone *find_zone(const GArray *zones, const AllocTail *tails, int n_tails)
-{
-    for (guint z = zones->len; z-- > 0;) {
-        const Zone *zone = &g_array_index(zones, Zone, z);
-        int i = 0;
-        while (i < n_tails && tails[i].bytes >= zone->least[i] && tails[i].bytes <= zone->most[i]) {
-            i++;
-        }
-        if (i == n_tails) {
-            return zone;
-        }
-    }
-    return NULL;
-}
-
-/* Walks the runs that end a program; within the bounds that *ret_zone gets every program would do the same. */
-static gboolean walk_ending(LedgerFold *fold, guint first_piece, AllocTail *tails, int n_tails, Zone *ret_zone,
-                            GError **error)
-{
-    const GArray *pieces = fold->memo->pieces;
-    gboolean ok = TRUE;
-    own_walk(fold);
-    walk_set_program(fold->walk, fold->program);
-    walk_start_ledger(fold->walk);
-    int64_t reserved_before = reserved_of(fold->walk);
-    alloc_model_watch(fold->walk->alloc, tails, MAX(n_tails, 0));
-    for (guint i = first_piece; i < pieces->len && ok; i++) {
-        const Piece *piece = &g_array_index(pieces, Piece, i);
-        ok = walk_calls(fold->walk, piece->first, piece->n, error);
-    }
-    alloc_model_watch(fold->walk->alloc, NULL, 0);
-    *ret_zone = (Zone){.ledger = fold->walk->ledger};
-    ret_zone->ledger.peak_call -= (gint32)g_array_index(pieces, Piece, first_piece).first;
-    ret_zone->ledger.reserved_bytes -= reserved_before;
-    for (int i = 0; i < n_tails; i++) {
-        ret_zone->least[i] = tails[i].least;
-        ret_zone->most[i] = tails[i].most;
-    }
-    return ok && walk_check_end(fold->walk, error);
-}
-
-/* Zones of the ending that begins where the fold's walk stands, a part that is no run behind its mark. */
-static GArray *find_ending(LedgerFold *fold, guint first_piece, AllocTail *ret_tails, int *ret_n_tails)
-{
-    LedgerMemo *memo = fold->memo;
-    int64_t from = fold->node;
-    gboolean is_new;
-    g_array_set_size(memo->words, 0);
-    g_array_append_val(memo->words, from);
-    for (guint i = first_piece; i < memo->pieces->len; i++) {
-        g_array_append_val(memo->words, g_array_index(memo->pieces, Piece, i).run);
-    }
-    *ret_n_tails = walk_append_change(fold->walk, memo->words, ret_tails);
-    int64_t end = *ret_n_tails;
-    g_array_append_val(memo->words, end);
-    guint32 id = intern_bytes(memo->endings, memo->words->data, memo->words->len * sizeof(int64_t), &is_new);
-    if (is_new) {
-        g_ptr_array_add(memo->zones, g_array_new(FALSE, FALSE, sizeof(Zone)));
-    }
-    return g_ptr_array_index(memo->zones, id);
-}
-
-/* Everything from a piece on, all of it runs, behind a part that is no run. */
-static gboolean fold_ending(LedgerFold *fold, guint first_piece, GError **error)
-{
-    AllocTail tails[ALLOC_TAILS_MAX];
-    int n_tails;
-    Zone fresh;
-    GArray *zones = find_ending(fold, first_piece, tails, &n_tails);
-    const Zone *zone = n_tails >= 0 ? find_zone(zones, tails, n_tails) : NULL;
-    int64_t reserved_before = reserved_of(fold->walk);
-    if (zone == NULL) {
-        if (!walk_ending(fold, first_piece, tails, n_tails, &fresh, error)) {
-            return FALSE;
-        }
-        zone = &fresh;
-        if (n_tails >= 0) {
-            g_array_append_val(zones, fresh);
-            fold->memo->n_zones++;
-        }
-    }
-    Ledger ledger = zone->ledger;
-    ledger.peak_call += (gint32)g_array_index(fold->memo->pieces, Piece, first_piece).first;
-    ledger.reserved_bytes += reserved_before;
-    ledger_join(&fold->ledger, &ledger);
-    return TRUE;
-}
-
 /* Calls of this program alone: walked from a walk that waits before them, and goes back there. */
-static gboolean fold_calls(LedgerFold *fold, const Piece *piece, GError **error)
+static gboolean fold_calls(LedgerFold *fold, const LedgerPiece *piece, GError **error)
 {
     LedgerMemo *memo = fold->memo;
     if (fold->walk == NULL) {
@@ -431,7 +322,7 @@ static gboolean fold_calls(LedgerFold *fold, const Piece *piece, GError **error)
 }
 
 /* Whether there is a walk for every piece that needs one. */
-static gboolean has_walk(const LedgerFold *fold, const Piece *piece)
+static gboolean has_walk(const LedgerFold *fold, const LedgerPiece *piece)
 {
     if (fold->walk != NULL || (piece->run < 0 && find_standing(fold->memo, fold->node) != NULL)) {
         return TRUE;
@@ -470,11 +361,11 @@ static gboolean fold_pieces(LedgerFold *fold, gboolean *ret_missing, GError **er
     guint last = pieces->len; /* the last piece that is no run */
     *ret_missing = FALSE;
     fold_start(fold);
-    while (last > 0 && g_array_index(pieces, Piece, last - 1).run >= 0) {
+    while (last > 0 && g_array_index(pieces, LedgerPiece, last - 1).run >= 0) {
         last--;
     }
     for (guint i = 0; i < pieces->len; i++) {
-        const Piece *piece = &g_array_index(pieces, Piece, i);
+        const LedgerPiece *piece = &g_array_index(pieces, LedgerPiece, i);
         if (!has_walk(fold, piece)) {
             *ret_missing = TRUE;
             return TRUE;
@@ -486,7 +377,9 @@ static gboolean fold_pieces(LedgerFold *fold, gboolean *ret_missing, GError **er
         } else if (!fold_calls(fold, piece, error)) {
             return FALSE;
         } else if (i + 1 == last && last < pieces->len) {
-            if (!fold_ending(fold, last, error)) {
+            const LedgerPiece *runs = &g_array_index(pieces, LedgerPiece, last);
+            if (!ledger_endings_run(fold->memo->endings, fold->walk, fold->node, runs, pieces->len - last,
+                                    &fold->ledger, error)) {
                 return FALSE;
             }
             leave_walk(fold);

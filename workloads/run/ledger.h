@@ -42,7 +42,7 @@ const int64_t *ledger_walk_held(const LedgerWalk *walk);
  * moment is known by its history: the same start, the same runs, and between them parts that left the same changes in the
  * allocator and among the buffers. Where such a part begins a walk waits, goes through the calls of a program, and is taken
  * back. So a program costs what its own calls cost, and the runs behind them once for every state that these leave: those of
- * different loss chunks mostly leave the same one.
+ * different loss chunks mostly leave the same one, or one that looks the same some calls later (ledger-ending.h).
  *
  * Segments of programs must outlive what is remembered of them.
  */
@@ -54,6 +54,15 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(LedgerMemo, ledger_memo_free)
 /* Memory that it takes, as far as it grows with the number of programs; forgets everything. */
 size_t ledger_memo_size_bytes(const LedgerMemo *memo);
 void ledger_memo_clear(LedgerMemo *memo);
+
+/*
+ * Of programs that end in runs: those for which all that these note was known, those for which it was known after some of
+ * their calls, and the calls that were walked.
+ */
+typedef struct LedgerEndingCounts {
+    int64_t n_known, n_met, n_calls_walked;
+} LedgerEndingCounts;
+const LedgerEndingCounts *ledger_memo_ending_counts(const LedgerMemo *memo);
 
 /*
  * Fills a ledger. capacity_bytes bounds what the allocator may reserve before it gives cached memory back (0 = no bound).

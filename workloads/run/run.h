@@ -26,7 +26,8 @@ typedef struct RunOptions {
  *    head, which grow with the chunks, and the first few of the backward pass until the machine stands as it stood before),
  *    15 us for its memory (ledger.h: the calls of the head). None of it grows with the layers.
  *  - where such a plan leaves free segments of sizes that were not seen before (alloc-model.h: tails), its backward pass is
- *    walked in memory once more: 2 ms. Full recomputation meets one in every seven cuts, the other modes one in forty.
+ *    walked in memory until it meets a walk before it (ledger-ending.h). Of 6000 cuts of 60 layouts 535 do: 310 of them
+ *    meet within 17 calls, 0.4 ms each, the others go all the way, 2.5 ms.
  */
 typedef struct RunCache RunCache;
 RunCache *run_cache_new(void);
