@@ -162,6 +162,9 @@ static gboolean check_network(const Device *device, const char *file, GError **e
     return fault == NULL;
 }
 
+/* No memory and no link is slower; what would take longer does not fit the clock. */
+static const double RATE_MIN = 1e6;
+
 static gboolean check(const Device *device, const char *file, GError **error)
 {
     const char *missing = NULL;
@@ -188,6 +191,11 @@ static gboolean check(const Device *device, const char *file, GError **error)
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                     "%s: values: %s is missing; say it, or name in \"base\" a descriptor of the same device to take it over from", file,
                     missing);
+        return FALSE;
+    }
+    if (device->hbm_bytes_per_s < RATE_MIN || device->scale_up_bytes_per_s < RATE_MIN || device->scale_out_bytes_per_s < RATE_MIN ||
+        device->host_link_bytes_per_s < RATE_MIN) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: values: a rate of less than 1 MB/s is a slip of the pen", file);
         return FALSE;
     }
     return check_network(device, file, error);

@@ -167,15 +167,20 @@ void laws_free(Laws *dead)
     g_free(dead);
 }
 
+/* How far parameters of a descriptor may lie outside of where a fit may go. */
+static const double BEYOND_FITS = 10;
+
 static void read_params(LawKind law, LawFit *fit, JsonObject *object)
 {
     const LawForm *form = law_form(law);
     JsonObject *params = json_object_child(object, "parameters");
     if (params == NULL) {
+        json_object_fail(object, "parameters", "missing; give those that differ from what is taken over");
         return;
     }
     for (int k = 0; k < form->n_params; k++) {
-        fit->params[k] = json_object_number(params, form->params[k].name, 0.0, 1e18, form->params[k].initial);
+        const LawParam *param = &form->params[k];
+        fit->params[k] = json_object_number(params, param->name, param->min / BEYOND_FITS, param->max * BEYOND_FITS, fit->params[k]);
     }
     json_object_end(params);
 }
@@ -184,7 +189,9 @@ static void read_law(LawKind law, LawFit *fit, JsonObject *object)
 {
     g_free(fit->source);
     g_free(fit->worst_row);
-    *fit = (LawFit){.own = TRUE};
+    LawFit fresh = {.own = TRUE};
+    memcpy(fresh.params, fit->params, sizeof fresh.params);
+    *fit = fresh;
     read_params(law, fit, object);
     fit->source = g_strdup(json_object_string(object, "source", NULL));
     fit->n_rows = json_object_int(object, "rows", 0, G_MAXINT32, 0);

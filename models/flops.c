@@ -45,9 +45,24 @@ void graph_flops(const Graph *graph, const RowCounts *rows, double times, OpFlop
     }
 }
 
+/* Tokens of the chunks that travel apart, and what they make; together those of the whole. */
+static void add_chunk_rows(const ModelGraph *graph, RowCounts *rows)
+{
+    int n = 0;
+    for (guint k = 0; k < graph->kinds->len; k++) {
+        n = MAX(n, ((const Graph *)g_ptr_array_index(graph->kinds, k))->n_chunks);
+    }
+    row_counts_cut(rows, n);
+    for (int c = 1; c <= n; c++) {
+        int64_t tokens = rows->rows[row_space_of_chunk(ROWS_TOKENS, c)], top_k = rows->rows[ROWS_SLOTS] / MAX(rows->rows[ROWS_TOKENS], 1);
+        rows->rows[row_space_of_chunk(ROWS_SLOTS, c)] = rows->rows[row_space_of_chunk(ROWS_RECEIVED, c)] = tokens * top_k;
+    }
+}
+
 void model_graph_flops(const ModelGraph *graph, const Model *model, int64_t seq_len, ModelFlops *ret_flops)
 {
     RowCounts rows = model_row_counts(model, seq_len);
+    add_chunk_rows(graph, &rows);
     g_autofree int *n_layers = g_new0(int, graph->kinds->len);
     *ret_flops = (ModelFlops){0};
     for (int64_t i = 0; i < graph->n_layers; i++) {

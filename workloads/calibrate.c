@@ -132,6 +132,18 @@ gboolean calibrate_read(const char *const *paths, const Device *device, GArray *
     return TRUE;
 }
 
+/* What sparse attention gathers comes from the L2 cache, in backward as in forward: it is no traffic of the memory's. */
+static void share_l2(Laws *laws)
+{
+    LawFit *backward = &laws->fits[LAW_sparse_attention_backward];
+    const LawForm *form = law_form(LAW_sparse_attention_backward);
+    for (int k = 0; k < form->n_params && !backward->fitted; k++) {
+        if (strcmp(form->params[k].name, "memory_share") == 0) {
+            backward->params[k] = laws->fits[LAW_sparse_attention_forward].params[k];
+        }
+    }
+}
+
 /* Kinds that no table tells of take over the parameters of the kind they resemble most. */
 static void lend_laws(Laws *laws)
 {
@@ -153,6 +165,7 @@ static void lend_laws(Laws *laws)
             to->source = g_strdup_printf("assumed to run as %s", law_name(pairs[i][1]));
         }
     }
+    share_l2(laws);
 }
 
 static gboolean fit_all(Calibration *calibration, CalibrateProgress progress, void *data, GError **error)

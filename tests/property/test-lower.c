@@ -124,6 +124,23 @@ static void test_cut_loss(void **state)
     }
 }
 
+/* What the model computes does not depend on how many parts of the tokens travel apart. */
+static void test_chunked_flops(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < G_N_ELEMENTS(random_models); m++) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *words = g_strdup_printf("%s cluster.preset=h200-sxm cluster.gpus_per_node=8 workload.seq_len=257", random_models[m]);
+        g_autoptr(Plan) plan = plan_of_words(words, &error);
+        check_no_error(error);
+        if (plan->model->n_experts == 0) {
+            continue;
+        }
+        g_autoptr(Result) whole = run_words(words, "parallel.ep=2"), cut = run_words(words, "parallel.ep=2 moe.overlap_chunks=3");
+        check_close(cut->model_flops_per_token, whole->model_flops_per_token, 1e-12);
+    }
+}
+
 static int64_t n_host_works(const Program *program, SimTime host_ns)
 {
     int64_t n = 0;
@@ -157,7 +174,7 @@ static void test_intercepted_exchanges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_recompute),
-                                       cmocka_unit_test(test_whole_gradients), cmocka_unit_test(test_cut_loss),
+                                       cmocka_unit_test(test_whole_gradients), cmocka_unit_test(test_cut_loss), cmocka_unit_test(test_chunked_flops),
                                        cmocka_unit_test(test_intercepted_exchanges)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

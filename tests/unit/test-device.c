@@ -65,6 +65,12 @@ static const struct {
     {"{\"name\": \"x\", \"like\": \"h300-sxm\", \"values\": {}}", "no hardware preset \"h300-sxm\""},
     {"{\"name\": \"x\", \"like\": \"h200-sxm\", \"values\": {" NEEDED "}, \"laws\": {\"gem\": {}}}", "laws.gem"},
     {"{\"like\": \"h200-sxm\", \"values\": {" NEEDED "}}", "name"},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"laws\": {\"gemm\": {}}}", "laws.gemm.parameters: missing"},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"laws\": {\"sort\": {}}}", "laws.sort.parameters: missing"},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"laws\": {\"gemm\": {\"parameters\": {\"tensor_fraction\": 0}}}}",
+     "laws.gemm.parameters.tensor_fraction: must be"},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"scale_out_bytes_per_s\": {\"value\": \"0.001 B/s\", \"source\": \"s\"}}}",
+     "less than 1 MB/s"},
     {"{\"name\": \"x\", \"base\": \"h300-sxm\", \"values\": {}}", "no hardware preset \"h300-sxm\""},
     {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"like\": \"h200-sxm\"}", "like: has no effect beside \"base\""},
     {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"n_sms\": {\"value\": 0, \"source\": \"s\"}}}", "n_sms"},
@@ -121,6 +127,13 @@ static void test_base(void **state)
     check_close(device->peak_flops_per_s[DTYPE_FP8], preset->peak_flops_per_s[DTYPE_FP8], 1e-9);
     assert_true(device->laws->fits[LAW_gemm].own && device->laws_from == NULL);
     check_string(device->origins[DEVICE_hbm_bytes].source, preset->origins[DEVICE_hbm_bytes].source);
+    g_autoptr(Device) tuned = load_text("{\"name\": \"x\", \"base\": \"h200-sxm\", \"laws\": {\"gemm\": {\"parameters\": "
+                                        "{\"fixed_ns\": 1000}}}}", &error);
+    check_no_error(error);
+    for (int k = 0; k < law_form(LAW_gemm)->n_params; k++) { /* of a law, too, what is not said is taken over */
+        gboolean said = strcmp(law_form(LAW_gemm)->params[k].name, "fixed_ns") == 0;
+        check_close(tuned->laws->fits[LAW_gemm].params[k], said ? 1000 : preset->laws->fits[LAW_gemm].params[k], 1e-12);
+    }
     g_autoptr(Device) smaller = load_text("{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"hbm_bytes\": "
                                           "{\"value\": \"96 GB\", \"source\": \"s\"}}}", &error);
     check_no_error(error);

@@ -60,6 +60,7 @@ static const PlanCase refused[] = {
     {BASE "moe.aux_loss_coeff=-1", "moe.aux_loss_coeff", "-1"},
     {BASE "loss.index_kl_coeff=1", "loss.index_kl_coeff", "has no indexer"},
     {BASE "moe.balance=bias", "moe", "use \"aux_loss\""},
+    {"model=kimi-linear-48b-a3b cluster.preset=ascend-910c kernels=eager", "kernels", "an eager \"kda\" multiplies in fp32"},
     {BASE "moe.balance=aux_loss workload.routing.kind=router", "moe.balance", "works on drawn loads"},
     {BASE "moe.dispatch=deepep", "moe.dispatch", "has no effect without expert parallelism"},
     {BASE "parallel.ep=4 moe.dispatch=deep", "moe.dispatch", "not \"deep\""},

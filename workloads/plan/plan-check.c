@@ -264,6 +264,21 @@ static void check_cache(Plan *plan, JsonObject *root)
     }
 }
 
+/* Chains of delta-rule operators multiply in fp32. */
+static void check_eager(Plan *plan, JsonObject *root)
+{
+    static const struct {
+        MixerKind mixer;
+        OpKind op;
+    } kinds[] = {{MIXER_KDA, OP_kda}, {MIXER_GDN, OP_gdn}};
+    for (size_t i = 0; i < G_N_ELEMENTS(kinds) && !timing_supports(plan->cluster->device, DTYPE_FP32); i++) {
+        if (plan->eager[kinds[i].op] && model_has_mixer(plan->model, kinds[i].mixer)) {
+            json_object_fail(root, "kernels", "an eager \"%s\" multiplies in fp32, of which %s has no peak in its descriptor; leave it fused",
+                             op_class(kinds[i].op)->id, plan->cluster->device->name);
+        }
+    }
+}
+
 /* The lowering shards, reduces and steps the head's matrix as its own. */
 static void check_ties(Plan *plan, JsonObject *root)
 {
@@ -361,5 +376,6 @@ void plan_check(Plan *plan, JsonObject *root)
         check_lora(plan, root);
         check_index_loss(plan, root);
         check_plain(plan, root);
+        check_eager(plan, root);
     }
 }
