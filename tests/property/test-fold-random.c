@@ -12,7 +12,7 @@
 #include "workloads/run/step-memo.h"
 #include "workloads/run/step.h"
 
-enum { N_PLANS = 500, N_RESULTS = 240, N_NEIGHBOURS = 4, N_MEMORY = 120, N_CUTS = 40 };
+enum { N_PLANS = 500, N_RESULTS = 240, N_NEIGHBOURS = 4, N_MEMORY = 120, N_CUTS = 120 };
 
 /* How the loss of a plan's neighbours is cut: as it is, rows, columns, both. */
 static const char *const cuts[] = {"", " loss.seq_chunk=48", " loss.seq_chunk=48 loss.vocab_chunk=640", " loss.vocab_chunk=64",
