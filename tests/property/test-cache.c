@@ -384,8 +384,8 @@ static void test_monotone(void **state)
     static const struct {
         const char *plan;
         int hbm_gib, ddr_gib; /* the other budget */
-    } rows[] = {{K3_GB200, 0, 0}, {K3_H200, 0, 0}, {K3_GB200_512, 20, 50}};
-    static const int hbm_gib[] = {0, 5, 20, 40, 60, 200, 600}, ddr_gib[] = {0, 50, 100, 150, 200, 240};
+    } rows[] = {{K3_GB200, 0, 0}, {K3_H200, 20, 48}};
+    static const int hbm_gib[] = {0, 5, 40, 200, 600}, ddr_gib[] = {0, 24, 64, 96, 192};
     (void)state;
     for (size_t k = 0; k < 2 * G_N_ELEMENTS(rows); k++) {
         gboolean is_hbm = k % 2 == 0;
@@ -396,7 +396,7 @@ static void test_monotone(void **state)
                                                       is_hbm ? hbm_gib[i] : rows[k / 2].hbm_gib,
                                                       is_hbm ? rows[k / 2].ddr_gib : ddr_gib[i]);
             g_autoptr(Result) result = result_of(memory, rows[k / 2].plan);
-            assert_true(result->step_time_s <= before * 1.004); /* shares of the DDR budget are tried in eighths */
+            assert_true(result->step_time_s <= before); /* steps of DDR are those that larger budgets try, too */
             before = fmin(before, result->step_time_s);
         }
     }

@@ -4,7 +4,7 @@
 #include "sim/base/quantity.h"
 #include "workloads/lower/tier-cache.h"
 
-enum { SHARES = 8, FIT_ROUNDS = 8, LEAST_CHUNK = 256 };
+enum { STEP_OCTAVES = 4, FIT_ROUNDS = 8, LEAST_CHUNK = 256 };
 
 /* Memory that is not worth another round. */
 static const int64_t FIT_SLACK_BYTES = (int64_t)64 << 20;
@@ -24,23 +24,44 @@ static gboolean chooses_ddr(const Plan *plan)
     return plan->has_cache && plan->cache_policy == CACHE_CHOICE && plan->cache_ddr_bytes > 0;
 }
 
-/* A view of the plan with a part of its DDR budget. */
-static Plan with_share(const Plan *plan, int eighths)
+/* The largest step of DDR below that many bytes: powers of two and what lies halfway. */
+static int64_t step_below(int64_t bytes)
+{
+    int64_t power = 1;
+    while (power < bytes / 2 + bytes % 2) {
+        power *= 2;
+    }
+    return power + power / 2 < bytes ? power + power / 2 : MIN(power, bytes - 1);
+}
+
+/* Budgets of DDR that a plan may use: the whole, the steps below it, and at last none. */
+static GArray *ddr_steps(const Plan *plan)
 {
     int64_t there = host_link_of(plan->cluster).bytes;
-    int64_t most = there > 0 ? MIN(plan->cache_ddr_bytes, there) : plan->cache_ddr_bytes;
+    int64_t most = there > 0 ? MIN(plan->cache_ddr_bytes, there) : plan->cache_ddr_bytes, none = 0;
+    GArray *steps = g_array_new(FALSE, FALSE, sizeof(int64_t));
+    for (int64_t bytes = most; chooses_ddr(plan) && bytes > most >> STEP_OCTAVES; bytes = step_below(bytes)) {
+        g_array_append_val(steps, bytes);
+    }
+    g_array_append_val(steps, none);
+    return steps;
+}
+
+/* A view of the plan with so much of its DDR budget. */
+static Plan with_ddr(const Plan *plan, int64_t ddr_bytes)
+{
     Plan view = *plan;
     view.owner = plan;
     view.cache_fits = view.seq_chunk_fits = FALSE;
     if (chooses_ddr(plan)) {
-        view.cache_ddr_bytes = (int64_t)((double)most / SHARES * eighths);
+        view.cache_ddr_bytes = ddr_bytes;
     }
     return view;
 }
 
 Plan trials_settle(const Plan *plan, const Result *found)
 {
-    Plan view = with_share(plan, 0);
+    Plan view = with_ddr(plan, 0);
     view.cache_hbm_bytes = found->tiers->hbm_budget_bytes;
     view.cache_ddr_bytes = found->tiers->ddr_budget_bytes;
     view.seq_chunk = found->seq_chunk;
@@ -94,40 +115,24 @@ static gboolean try_fitting(Trials *trials, Plan *view)
 static void try_chunks(Trials *trials)
 {
     const int64_t tokens = trials->plan->seq_len * trials->plan->micro_batch;
-    Plan view = with_share(trials->plan, SHARES);
+    g_autoptr(GArray) steps = ddr_steps(trials->plan);
+    const int64_t most = g_array_index(steps, int64_t, 0);
+    Plan view = with_ddr(trials->plan, most);
     (void)try_fitting(trials, &view);
     for (int64_t parts = 2; tokens / parts >= LEAST_CHUNK; parts *= 2) {
-        view = with_share(trials->plan, SHARES);
+        view = with_ddr(trials->plan, most);
         view.seq_chunk = quantity_div_up(tokens, parts);
         (void)try_fitting(trials, &view);
     }
 }
 
-/* Tries a share of the DDR budget once; returns the best share now. */
-static int try_share(Trials *trials, int eighths, int best, gboolean *tried)
+static void try_steps(Trials *trials)
 {
-    if (eighths < 0 || eighths > SHARES || tried[eighths]) {
-        return best;
-    }
-    Plan view = with_share(trials->plan, eighths);
-    view.seq_chunk = trials->best != NULL ? trials->best->seq_chunk : view.seq_chunk;
-    tried[eighths] = TRUE;
-    return try_fitting(trials, &view) ? eighths : best;
-}
-
-static void try_shares(Trials *trials)
-{
-    gboolean tried[SHARES + 1] = {FALSE};
-    int best = SHARES;
-    tried[SHARES] = trials->best != NULL;
-    best = try_share(trials, SHARES, best, tried);
-    for (int step = SHARES / 2; chooses_ddr(trials->plan) && step > 0; step /= 2) {
-        int middle = best;
-        best = try_share(trials, middle - step, best, tried);
-        best = try_share(trials, middle + step, best, tried);
-        if (step == SHARES / 2) {
-            best = try_share(trials, 0, best, tried);
-        }
+    g_autoptr(GArray) steps = ddr_steps(trials->plan);
+    for (guint i = trials->best != NULL ? 1 : 0; i < steps->len; i++) { /* chunks were tried with the whole */
+        Plan view = with_ddr(trials->plan, g_array_index(steps, int64_t, i));
+        view.seq_chunk = trials->best != NULL ? trials->best->seq_chunk : view.seq_chunk;
+        (void)try_fitting(trials, &view);
     }
 }
 
@@ -137,7 +142,7 @@ Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *opt
     if (plan->seq_chunk_fits) {
         try_chunks(&trials);
     }
-    try_shares(&trials);
+    try_steps(&trials);
     if (trials.failed) {
         result_free(trials.best);
         return NULL;
@@ -163,12 +168,14 @@ gboolean trials_close(Plan *plan, GError **error)
 
 size_t trials_n_bounds(const Plan *plan)
 {
-    return !plan->cache_fits && chooses_ddr(plan) ? SHARES + 1 : 1;
+    g_autoptr(GArray) steps = ddr_steps(plan);
+    return plan->cache_fits ? 1 : steps->len;
 }
 
 Plan trials_bound(const Plan *plan, size_t bound_idx)
 {
-    Plan view = with_share(plan, SHARES - (int)bound_idx);
+    g_autoptr(GArray) steps = ddr_steps(plan);
+    Plan view = with_ddr(plan, g_array_index(steps, int64_t, bound_idx));
     if (plan->cache_fits) { /* nothing runs again, and nothing is exchanged or gathered for it */
         view.recompute = PLAN_RECOMPUTE_NONE;
         view.has_cache = FALSE;

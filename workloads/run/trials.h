@@ -2,14 +2,15 @@
  * Trials: what a plan leaves to the run is found by running it.
  *
  *  - How much of a DDR budget to use. The choice (lower/cache-choice.h) knows how much the link carries, but not whose traffic
- *    is on the critical path: a link that traffic between nodes needs, too, may be better left alone. Shares of the budget
- *    (eighths of it, or of the host's memory if that is less) are tried coarsely, then around the best.
+ *    is on the critical path: a link that traffic between nodes needs, too, may be better left alone. The whole budget (or the
+ *    host's memory, if that is less) is tried, and every step below it down to a 16th: powers of two and what lies halfway, so
+ *    that a larger budget tries what a smaller one did.
  *  - memory.cache.hbm_bytes "fit": what the device has left. A budget b has the peak p(b), which grows by at most what b grows
  *    by, since entries of the cache are all that comes with it; so b + (capacity - p(b)) fits again, and holds at least as much.
  *  - loss.seq_chunk "fit": with a cache, a smaller chunk costs time in the head and frees memory in which results stay. All of
  *    no chunks, half of the micro-batch, a quarter, ... are tried, each with what it leaves to the cache.
  *
- * The fastest that fits is the result, which says what was found. Chunks come first, with the whole DDR budget; shares of
+ * The fastest that fits is the result, which says what was found. Chunks come first, with the whole DDR budget; steps of
  * that with the chunk found.
  */
 #pragma once
