@@ -263,10 +263,29 @@ static gboolean merge_into(Merge *merge, GError **error)
     return copy_rows(merge, error) && row_writer_close(g_steal_pointer(&merge->writer), error);
 }
 
+/* No file may be given twice, by whatever name. */
+static gboolean check_parts(char **paths, int n_paths, GError **error)
+{
+    for (int i = 0; i < n_paths; i++) {
+        for (int k = 0; k < i; k++) {
+            struct stat a, b;
+            if (stat(paths[i], &a) == 0 && stat(paths[k], &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino) {
+                g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--merge: %s and %s are the same file; name each shard once", paths[k],
+                            paths[i]);
+                return FALSE;
+            }
+        }
+    }
+    return TRUE;
+}
+
 gboolean sweep_merge(const SweepRun *run, char **paths, int n_paths, GError **error)
 {
-    if (n_paths == 0) {
+    if (n_paths <= 0) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--merge: name the files of all shards behind the sweep file");
+        return FALSE;
+    }
+    if (!check_parts(paths, n_paths, error)) {
         return FALSE;
     }
     Merge merge = {.run = run, .n = n_paths, .pending = g_string_new(NULL)};

@@ -158,6 +158,11 @@ static gboolean fail_path(const SweepLayout *layout, const char *key, const char
         g_ptr_array_add(names, g_array_index(layout->columns, Column, i).name);
     }
     const char *near = error_nearest_name(path, (const char *const *)(void *)names->pdata, names->len);
+    if (near != NULL && strcmp(near, path) == 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: %s: \"%s\" of a result is no number, so rows have no order by it; name one that "
+                    "is, such as step_time_s", layout->sweep->name, key, path);
+        return FALSE;
+    }
     g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: %s: results have no number \"%s\"%s%s%s", layout->sweep->name,
                 key, path, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "");
     return FALSE;

@@ -129,6 +129,24 @@ $ moesim large.json
 ...
 ? 0
 
+# Where the host has too little memory the device is not blamed; where a budget is too large, one that fits is named.
+= host.json
+{"model": "deepseek-v3", "cluster": {"preset": "h200-sxm", "nodes": 32}, "parallel": {"ep": 8},
+ "workload": {"seq_len": 32768}, "memory": {"recompute": "none", "offload_fraction": 1}}
+=
+$ moesim host.json > host.txt; grep -c "pinned host memory per GPU is more than its" host.txt; grep -c "too much on rank" host.txt
+1
+0
+? 1
+
+= budget.json
+{"model": {"config": "llama-3.1-8b", "overrides": {"num_hidden_layers": 8}}, "cluster": {"preset": "a100-sxm-40", "nodes": 1},
+ "workload": {"seq_len": 32768}, "memory": {"recompute": "selective", "cache": {"hbm_bytes": "60 GiB"}}, "loss": {"seq_chunk": 1024}}
+=
+$ moesim budget.json | grep -c 'memory.cache.hbm_bytes "fit": '
+1
+? 0
+
 $ moesim large.json --require-fit > /dev/null
 ! moesim: large.json: does not fit in memory
 ? 1

@@ -78,6 +78,14 @@ $ moesim sweep many.json --merge many2.csv
 ! moesim: many.json: shards 1/4, 3/4, 4/4 are missing; name their files, too
 ? 2
 
+$ moesim sweep sweep.json --merge shard1.csv ./shard1.csv shard3.csv -o merged.csv
+! moesim: --merge: shard1.csv and ./shard1.csv are the same file; name each shard once
+? 2
+
+$ sed 's/"top"/"objective": "fits", "top"/' sweep.json > x.json; moesim sweep x.json
+! ~ moesim: x.json: objective: "fits" of a result is no number, *such as step_time_s
+? 2
+
 $ moesim sweep sweep.json --merge shard1.csv shard2.csv shard3.csv -o shard1.csv
 ! moesim: shard1.csv: is both read and written; write to another file
 ? 2

@@ -14,6 +14,9 @@ static const struct {
 } settings[] = {
     {"parallel.fsdp.reshard_after_forward", "true", TRUE, TRUE},
     {"loss.seq_chunk", "1024", FALSE, TRUE},
+    {"memory.cache.hbm_bytes", "\"fit\"", TRUE, FALSE}, /* of plans that have a budget */
+    {"memory.offload_fraction", "0.5", TRUE, FALSE},
+    {"optimizer.offload", "false", TRUE, FALSE},
     {"memory.recompute", "\"selective\"", FALSE, FALSE},
     {"memory.recompute", "\"full\"", FALSE, TRUE},
     {"optimizer.moments", "\"bf16\"", FALSE, FALSE},
@@ -49,7 +52,10 @@ static Result *predict(const Search *search, json_t *changed)
 static gboolean set(json_t *plan, const char *path, json_t *value)
 {
     if (strcmp(path, "memory.recompute") == 0) {
-        json_object_del(json_object_get(plan, "memory"), "keep"); /* means something for one kind alone */
+        static const char *const of_one_kind[] = {"keep", "cache", "offload_fraction"};
+        for (size_t i = 0; i < G_N_ELEMENTS(of_one_kind); i++) {
+            json_object_del(json_object_get(plan, "memory"), of_one_kind[i]);
+        }
     }
     return cases_set(plan, path, value, NULL);
 }

@@ -187,7 +187,7 @@ static void fill_advice(const Run *run, Result *result)
     int64_t missing = result->peak_memory_bytes + result->non_framework_bytes - result->capacity_bytes;
     int64_t states = result->at_peak[MEM_PARAMETERS] + result->at_peak[MEM_OPTIMIZER] + result->at_peak[MEM_GRADIENTS];
     g_autofree char *over = quantity_format_bytes(MAX(missing, 0));
-    if (result->fits) {
+    if (result->fits || missing <= 0) { /* else the host has too little: the tiers say so */
         return;
     }
     advise(result, "%s too much on rank %" G_GINT64_FORMAT, over, result->peak_rank);
