@@ -129,6 +129,17 @@ $ moesim large.json
 ...
 ? 0
 
+# Budgets are shared out at even loads; what skew makes of them is said.
+= skewed.json
+{"model": "nemotron-3-nano-30b-a3b", "cluster": {"preset": "a100-sxm-80", "nodes": 4}, "parallel": {"ep": 2, "sharding": "zero1"},
+ "workload": {"seq_len": 1024, "routing": {"kind": "zipf", "exponent": 1.2}}, "precision": {"parameters": "bf16"},
+ "memory": {"recompute": "selective", "keep": ["matmul", "all_to_all"], "cache": {"policy": "cost_benefit", "hbm_bytes": 0, "ddr_bytes": "1 GiB"}}}
+=
+$ moesim skewed.json --json | grep -c 'is shared out at even loads: the rank with the most rows holds'; sed 's/"zipf", "exponent": 1.2/"consecutive"/' skewed.json > even.json; moesim even.json --json | grep -c 'is shared out at even loads'
+1
+0
+? 1
+
 # Where the host has too little memory the device is not blamed; where a budget is too large, one that fits is named.
 = host.json
 {"model": "deepseek-v3", "cluster": {"preset": "h200-sxm", "nodes": 32}, "parallel": {"ep": 8},
