@@ -97,8 +97,8 @@ static gboolean make_start(Starter *starter, int64_t point)
 static int64_t first_point(const Merge *merge, Starter *starter, const char *path)
 {
     Part part = {.path = path};
-    int64_t found = -1;
-    for (int64_t point = 0; open_part(merge, &part, NULL) && found < 0 && point < merge->run->sweep->n_points; point++) {
+    int64_t found = -1, n_points = open_part(merge, &part, NULL) ? merge->run->sweep->n_points : 0;
+    for (int64_t point = 0; found < 0 && point < n_points; point++) {
         found = make_start(starter, point) && row_starts(&part, starter->start) ? point : -1;
     }
     row_reader_free(part.reader);
