@@ -78,21 +78,16 @@ static void token_join_backward_cost(const OpView *view, OpCost *ret_cost)
 
 static gboolean token_join_sample(int idx, Graph *graph, RowCounts *rows)
 {
-    static const struct {
-        int64_t rows, width;
-        int n;
-    } samples[] = {{7, 3, 2}, {4, 1, 4}, {2, 5, 3}, {3, 2, 1}};
     int chunks[TOKEN_CHUNKS_MAX];
-    if (idx >= (int)G_N_ELEMENTS(samples)) {
+    const TokenSample *sample = token_split_sample_size(idx, rows);
+    if (sample == NULL) {
         return FALSE;
     }
-    rows->rows[ROWS_TOKENS] = rows->seq_len = samples[idx].rows;
-    row_counts_cut(rows, samples[idx].n);
-    for (int c = 0; c < samples[idx].n; c++) {
+    for (int c = 0; c < sample->n; c++) {
         g_autofree char *name = g_strdup_printf("x%d", c);
-        chunks[c] = graph_add_input(graph, name, row_space_of_chunk(ROWS_TOKENS, c + 1), samples[idx].width, graph->compute, TRUE);
+        chunks[c] = graph_add_input(graph, name, row_space_of_chunk(ROWS_TOKENS, c + 1), sample->width, graph->compute, TRUE);
     }
-    graph_add_output(graph, token_join_add(graph, "token_join", chunks, samples[idx].n));
+    graph_add_output(graph, token_join_add(graph, "token_join", chunks, sample->n));
     return TRUE;
 }
 

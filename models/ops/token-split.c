@@ -74,21 +74,27 @@ static void token_split_backward_cost(const OpView *view, OpCost *ret_cost)
     }
 }
 
-static gboolean token_split_sample(int idx, Graph *graph, RowCounts *rows)
+const TokenSample *token_split_sample_size(int idx, RowCounts *rows)
 {
-    static const struct {
-        int64_t rows, width;
-        int n;
-    } samples[] = {{7, 3, 2}, {4, 1, 4}, {2, 5, 3}, {3, 2, 1}};
-    int chunks[TOKEN_CHUNKS_MAX];
+    static const TokenSample samples[] = {{7, 3, 2}, {4, 1, 4}, {2, 5, 3}, {3, 2, 1}};
     if (idx >= (int)G_N_ELEMENTS(samples)) {
-        return FALSE;
+        return NULL;
     }
     rows->rows[ROWS_TOKENS] = rows->seq_len = samples[idx].rows;
     row_counts_cut(rows, samples[idx].n);
-    token_split_add(graph, "token_split", graph_add_input(graph, "x", ROWS_TOKENS, samples[idx].width, graph->compute, TRUE),
-                    samples[idx].n, chunks);
-    for (int c = 0; c < samples[idx].n; c++) {
+    return &samples[idx];
+}
+
+static gboolean token_split_sample(int idx, Graph *graph, RowCounts *rows)
+{
+    int chunks[TOKEN_CHUNKS_MAX];
+    const TokenSample *sample = token_split_sample_size(idx, rows);
+    if (sample == NULL) {
+        return FALSE;
+    }
+    token_split_add(graph, "token_split", graph_add_input(graph, "x", ROWS_TOKENS, sample->width, graph->compute, TRUE),
+                    sample->n, chunks);
+    for (int c = 0; c < sample->n; c++) {
         graph_add_output(graph, chunks[c]);
     }
     return TRUE;

@@ -228,15 +228,18 @@ static gboolean copy_rows(Merge *merge, GError **error)
     return write_pending(merge, 1, error);
 }
 
+/* Whether two paths name one file. */
+static gboolean are_one(const char *path_a, const char *path_b)
+{
+    struct stat a, b;
+    return stat(path_a, &a) == 0 && stat(path_b, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 /* A file that is read and emptied at once would be lost. */
 static gboolean check_target(const Merge *merge, GError **error)
 {
-    struct stat target, part;
-    if (merge->run->path == NULL || stat(merge->run->path, &target) != 0) {
-        return TRUE;
-    }
-    for (int i = 0; i < merge->n; i++) {
-        if (stat(merge->parts[i].path, &part) == 0 && part.st_dev == target.st_dev && part.st_ino == target.st_ino) {
+    for (int i = 0; merge->run->path != NULL && i < merge->n; i++) {
+        if (are_one(merge->parts[i].path, merge->run->path)) {
             g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "%s: is both read and written; write to another file",
                         merge->run->path);
             return FALSE;
@@ -268,8 +271,7 @@ static gboolean check_parts(char **paths, int n_paths, GError **error)
 {
     for (int i = 0; i < n_paths; i++) {
         for (int k = 0; k < i; k++) {
-            struct stat a, b;
-            if (stat(paths[i], &a) == 0 && stat(paths[k], &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino) {
+            if (are_one(paths[i], paths[k])) {
                 g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_USAGE, "--merge: %s and %s are the same file; name each shard once", paths[k],
                             paths[i]);
                 return FALSE;

@@ -26,48 +26,48 @@ static gboolean understood(JsonObject *object, const char *key, gboolean parsed,
     return parsed;
 }
 
-int64_t json_object_bytes(JsonObject *object, const char *key, int64_t or_else)
+/* A quantity of whole numbers, or of any; what: what it must be, for a mistake. */
+static int64_t read_whole(JsonObject *object, const char *key, const char *what, gboolean (*parse)(const char *, int64_t *, GError **),
+                          int64_t or_else)
 {
     double number;
-    int64_t bytes;
+    int64_t whole;
     g_autoptr(GError) cause = NULL;
-    const char *text = quantity_text(object, key, "a number of bytes or a size such as \"8 GiB\"", &number);
+    const char *text = quantity_text(object, key, what, &number);
     if (text == NULL) {
         return number < 0 ? or_else : json_object_int(object, key, 0, G_MAXINT64, or_else);
     }
-    return understood(object, key, quantity_parse_bytes(text, &bytes, &cause), &cause) ? bytes : or_else;
+    return understood(object, key, parse(text, &whole, &cause), &cause) ? whole : or_else;
 }
 
-double json_object_rate(JsonObject *object, const char *key, double or_else)
+static double read_real(JsonObject *object, const char *key, const char *what, gboolean (*parse)(const char *, double *, GError **),
+                        double or_else)
 {
-    double number, rate;
+    double number, real;
     g_autoptr(GError) cause = NULL;
-    const char *text = quantity_text(object, key, "bytes per second or a rate such as \"900 GB/s\"", &number);
+    const char *text = quantity_text(object, key, what, &number);
     if (text == NULL) {
         return number < 0 ? or_else : number;
     }
-    return understood(object, key, quantity_parse_rate(text, &rate, &cause), &cause) ? rate : or_else;
+    return understood(object, key, parse(text, &real, &cause), &cause) ? real : or_else;
 }
 
-double json_object_flops_rate(JsonObject *object, const char *key, double or_else)
+int64_t json_object_bytes(JsonObject *object, const char *key, int64_t or_else)
 {
-    double number, rate;
-    g_autoptr(GError) cause = NULL;
-    const char *text = quantity_text(object, key, "FLOPs per second or a rate such as \"989 TFLOP/s\"", &number);
-    if (text == NULL) {
-        return number < 0 ? or_else : number;
-    }
-    return understood(object, key, quantity_parse_flops_rate(text, &rate, &cause), &cause) ? rate : or_else;
+    return read_whole(object, key, "a number of bytes or a size such as \"8 GiB\"", quantity_parse_bytes, or_else);
 }
 
 SimTime json_object_time(JsonObject *object, const char *key, SimTime or_else)
 {
-    double number;
-    SimTime ns;
-    g_autoptr(GError) cause = NULL;
-    const char *text = quantity_text(object, key, "nanoseconds or a time such as \"11 us\"", &number);
-    if (text == NULL) {
-        return number < 0 ? or_else : json_object_int(object, key, 0, G_MAXINT64, or_else);
-    }
-    return understood(object, key, quantity_parse_time(text, &ns, &cause), &cause) ? ns : or_else;
+    return read_whole(object, key, "nanoseconds or a time such as \"11 us\"", quantity_parse_time, or_else);
+}
+
+double json_object_rate(JsonObject *object, const char *key, double or_else)
+{
+    return read_real(object, key, "bytes per second or a rate such as \"900 GB/s\"", quantity_parse_rate, or_else);
+}
+
+double json_object_flops_rate(JsonObject *object, const char *key, double or_else)
+{
+    return read_real(object, key, "FLOPs per second or a rate such as \"989 TFLOP/s\"", quantity_parse_flops_rate, or_else);
 }

@@ -9,11 +9,11 @@
  * of its NICs; its rings of NICs alone lose 30 to 50 us a hop, which is why short parts are off there, and long ones are not.
  */
 #include "tests/check.h"
+#include "tests/csv-row.h"
 
 #include <stdio.h>
 
 #include "hw/cluster.h"
-#include "sim/base/csv-read.h"
 
 /* Rows whose GPU and collective begin with these words. */
 static const struct Family {
@@ -32,26 +32,9 @@ static const struct Family {
     {"H100 class, all-to-all (SimAI)", "H20/H100", "efficiency ratio of busbw: all_to_all", "h100-sxm", 0.12},
 };
 
-typedef struct Row {
-    const CsvTable *table;
-    size_t idx;
-} Row;
-
-static const char *text(Row row, const char *column)
+static CollKind kind_of(CsvRow row)
 {
-    return csv_table_cell(row.table, row.idx, (size_t)csv_table_find(row.table, column));
-}
-
-/* NAN where the cell is empty. */
-static double number(Row row, const char *column)
-{
-    double value = (double)NAN;
-    return csv_table_number(row.table, row.idx, (size_t)csv_table_find(row.table, column), &value, NULL) ? value : (double)NAN;
-}
-
-static CollKind kind_of(Row row)
-{
-    const char *name = text(row, "collective");
+    const char *name = csv_row_text(row, "collective");
     for (int kind = 0; kind < N_COLLS; kind++) {
         if (strcmp(coll_name((CollKind)kind), name) == 0) {
             return (CollKind)kind;
@@ -61,31 +44,31 @@ static CollKind kind_of(Row row)
 }
 
 /* Predicted time over published time, less one. */
-static double row_error(Row row, const struct Family *family)
+static double row_error(CsvRow row, const struct Family *family)
 {
     g_autoptr(GError) error = NULL;
-    int64_t n = (int64_t)number(row, "ranks"), per_node = (int64_t)number(row, "ranks_per_node");
-    gboolean nics_alone = strstr(text(row, "collective"), "NIC-only") != NULL && n > per_node;
+    int64_t n = (int64_t)csv_row_number(row, "ranks", (double)NAN), per_node = (int64_t)csv_row_number(row, "ranks_per_node", (double)NAN);
+    gboolean nics_alone = strstr(csv_row_text(row, "collective"), "NIC-only") != NULL && n > per_node;
     int64_t nodes = nics_alone ? n : quantity_div_up(n, per_node);
     g_autoptr(Cluster) cluster = cluster_load(family->preset, nodes, per_node, &error);
     check_no_error(error);
     CollKind kind = kind_of(row);
     CollGroup group = cluster_group(cluster, 0, nics_alone ? per_node : 1, n);
-    double bytes = number(row, "payload_bytes"), parts = (double)(n - 1) / (double)n * (kind == COLL_all_reduce ? 2 : 1);
-    double bus = number(row, "busbw_GBps") * 1e9, ratio = number(row, "busbw_ratio_of_link");
+    double bytes = csv_row_number(row, "payload_bytes", (double)NAN), parts = (double)(n - 1) / (double)n * (kind == COLL_all_reduce ? 2 : 1);
+    double bus = csv_row_number(row, "busbw_GBps", (double)NAN) * 1e9, ratio = csv_row_number(row, "busbw_ratio_of_link", (double)NAN);
     if (!isnan(ratio)) {
         double nics = kind == COLL_all_to_all ? (double)(n - 1) / (double)(n - per_node) : (double)per_node;
         bus = ratio * (n <= per_node ? cluster->scale_up_bytes_per_s : cluster->scale_out_bytes_per_s * (nics_alone ? 1.0 : nics));
     }
-    double seconds = !isnan(bus) ? bytes * parts / bus : bytes / (number(row, "algbw_GBps") * 1e9);
+    double seconds = !isnan(bus) ? bytes * parts / bus : bytes / (csv_row_number(row, "algbw_GBps", (double)NAN) * 1e9);
     assert_true(seconds > 0);
     return (double)coll_ns(cluster, kind, &group, (int64_t)bytes, NULL) * 1e-9 / seconds - 1.0;
 }
 
-static gboolean is_of(Row row, const struct Family *family)
+static gboolean is_of(CsvRow row, const struct Family *family)
 {
-    return g_str_has_prefix(text(row, "gpu"), family->gpu) && g_str_has_prefix(text(row, "collective"), family->collective) &&
-           strstr(text(row, "algorithm"), "NVLS (") == NULL;
+    return g_str_has_prefix(csv_row_text(row, "gpu"), family->gpu) && g_str_has_prefix(csv_row_text(row, "collective"), family->collective) &&
+           strstr(csv_row_text(row, "algorithm"), "NVLS (") == NULL;
 }
 
 static void test_family(void **state)
@@ -98,14 +81,14 @@ static void test_family(void **state)
     double sum = 0, bias = 0, worst = 0;
     int n = 0;
     for (size_t i = 0; i < csv_table_n_rows(table); i++) {
-        Row row = {table, i};
+        CsvRow row = {table, i};
         if (!is_of(row, family)) {
             continue;
         }
         double off = row_error(row, family);
         if (g_getenv("MOESIM_TEST_VERBOSE") != NULL) {
-            fprintf(stderr, "%s %s of %s ranks, %s bytes: %+.1f %%\n", text(row, "id"), text(row, "collective"), text(row, "ranks"),
-                    text(row, "payload_bytes"), 100 * off);
+            fprintf(stderr, "%s %s of %s ranks, %s bytes: %+.1f %%\n", csv_row_text(row, "id"), csv_row_text(row, "collective"), csv_row_text(row, "ranks"),
+                    csv_row_text(row, "payload_bytes"), 100 * off);
         }
         sum += fabs(off);
         bias += off;

@@ -6,12 +6,12 @@
  * A published bandwidth counts the rank's own part (its own node, for the NIC); rows without one have a latency.
  */
 #include "tests/check.h"
+#include "tests/csv-row.h"
 
 #include <stdio.h>
 
 #include "hw/exchange.h"
 #include "models/moe-spread.h"
-#include "sim/base/csv-read.h"
 
 static const double mean_error_max = 0.12;
 
@@ -39,39 +39,22 @@ static const struct {
     const char *gpu, *preset;
 } presets[] = {{"H800", "h800-sxm"}, {"H100", "h100-sxm"}, {"GB200", "gb200"}, {"SM100", "b200"}, {"SM90", "h100-sxm"}};
 
-/* One row of the table. */
-typedef struct Row {
-    const CsvTable *table;
-    size_t idx;
-} Row;
-
-static const char *text(Row row, const char *column)
-{
-    return csv_table_cell(row.table, row.idx, (size_t)csv_table_find(row.table, column));
-}
-
-static double number(Row row, const char *column, double or_else)
-{
-    double value = or_else;
-    return csv_table_number(row.table, row.idx, (size_t)csv_table_find(row.table, column), &value, NULL) ? value : or_else;
-}
-
-static Cluster *cluster_of(Row row)
+static Cluster *cluster_of(CsvRow row)
 {
     g_autoptr(GError) error = NULL;
     for (size_t i = 0; i < G_N_ELEMENTS(presets); i++) {
-        if (strstr(text(row, "gpu"), presets[i].gpu) != NULL) {
+        if (strstr(csv_row_text(row, "gpu"), presets[i].gpu) != NULL) {
             g_autoptr(Cluster) node = cluster_load(presets[i].preset, 1, 0, &error);
             check_no_error(error);
             /* a source may call a part of a super-node a node */
-            int64_t per_node = MIN((int64_t)number(row, "ranks_per_node", 8), node->gpus_per_node);
-            int64_t ranks = (int64_t)number(row, "ep_ranks", 8);
+            int64_t per_node = MIN((int64_t)csv_row_number(row, "ranks_per_node", 8), node->gpus_per_node);
+            int64_t ranks = (int64_t)csv_row_number(row, "ep_ranks", 8);
             Cluster *cluster = cluster_load(presets[i].preset, quantity_div_up(ranks, per_node), per_node, &error);
             check_no_error(error);
             return cluster;
         }
     }
-    print_error("no preset for %s\n", text(row, "gpu"));
+    print_error("no preset for %s\n", csv_row_text(row, "gpu"));
     fail();
     return NULL;
 }
@@ -81,9 +64,9 @@ typedef struct Moved {
     double inside, outside, counted_inside, counted_outside;
 } Moved;
 
-static Moved moved(Row row, const struct Library *library, const CollGroup *group, gboolean once)
+static Moved moved(CsvRow row, const struct Library *library, const CollGroup *group, gboolean once)
 {
-    int64_t nodes = group->n_ranks / group->per_domain, k = (int64_t)number(row, "topk", 8);
+    int64_t nodes = group->n_ranks / group->per_domain, k = (int64_t)csv_row_number(row, "topk", 8);
     double others_inside = (double)(group->per_domain - 1), others = (double)(group->n_ranks - group->per_domain);
     if (!once) {
         double share = (double)k / (double)group->n_ranks;
@@ -99,13 +82,13 @@ static Moved moved(Row row, const struct Library *library, const CollGroup *grou
 }
 
 /* Published bandwidth over predicted, less one. */
-static double row_error(Row row, const struct Library *library, const ExchangeStack *stack)
+static double row_error(CsvRow row, const struct Library *library, const ExchangeStack *stack)
 {
     g_autoptr(Cluster) cluster = cluster_of(row);
-    gboolean is_combine = strcmp(text(row, "operation"), "combine") == 0;
-    CollGroup group = cluster_group(cluster, 0, 1, (int64_t)number(row, "ep_ranks", 0));
+    gboolean is_combine = strcmp(csv_row_text(row, "operation"), "combine") == 0;
+    CollGroup group = cluster_group(cluster, 0, 1, (int64_t)csv_row_number(row, "ep_ranks", 0));
     Moved rows = moved(row, library, &group, stack != NULL && stack->once_per_rank);
-    double bytes = number(row, "tokens_per_rank", 8192) * number(row, "hidden", 7168) *
+    double bytes = csv_row_number(row, "tokens_per_rank", 8192) * csv_row_number(row, "hidden", 7168) *
                    (is_combine ? 2.0 : library->dispatch_bytes);
     double seconds;
     if (stack != NULL) {
@@ -116,11 +99,11 @@ static double row_error(Row row, const struct Library *library, const ExchangeSt
                                                     (int64_t)(rows.outside * bytes),
                                                     (int64_t)(rows.counted_inside / (double)group.n_ranks * bytes), NULL);
     }
-    double latency_s = number(row, "latency_us", 0) * 1e-6;
-    gboolean is_nic = strstr(text(row, "bandwidth_kind"), "RDMA") != NULL;
+    double latency_s = csv_row_number(row, "latency_us", 0) * 1e-6;
+    gboolean is_nic = strstr(csv_row_text(row, "bandwidth_kind"), "RDMA") != NULL;
     double counted = (is_nic ? rows.counted_outside : rows.counted_inside) * bytes;
     double predicted = counted / seconds;
-    double published = latency_s > 0 ? counted / latency_s : number(row, "bandwidth_GBps", 0) * 1e9;
+    double published = latency_s > 0 ? counted / latency_s : csv_row_number(row, "bandwidth_GBps", 0) * 1e9;
     assert_true(published > 0 && seconds > 0);
     return predicted / published - 1.0;
 }
@@ -137,15 +120,15 @@ static void test_stacks(void **state)
     double sum = 0, worst = 0;
     int n = 0;
     for (size_t i = 0; i < csv_table_n_rows(table); i++) {
-        Row row = {table, i};
-        if (strcmp(text(row, "library"), library->library) != 0 ||
-            (library->gpu != NULL && strstr(text(row, "gpu"), library->gpu) == NULL)) {
+        CsvRow row = {table, i};
+        if (strcmp(csv_row_text(row, "library"), library->library) != 0 ||
+            (library->gpu != NULL && strstr(csv_row_text(row, "gpu"), library->gpu) == NULL)) {
             continue;
         }
         double off = row_error(row, library, stack);
         if (g_getenv("MOESIM_TEST_VERBOSE") != NULL) {
-            fprintf(stderr, "%s %s %s %s: %+.1f %%\n", text(row, "id"), text(row, "operation"), text(row, "gpu"),
-                    text(row, "ep_ranks"), 100 * off);
+            fprintf(stderr, "%s %s %s %s: %+.1f %%\n", csv_row_text(row, "id"), csv_row_text(row, "operation"), csv_row_text(row, "gpu"),
+                    csv_row_text(row, "ep_ranks"), 100 * off);
         }
         sum += fabs(off);
         worst = MAX(worst, fabs(off));

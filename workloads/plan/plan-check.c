@@ -241,11 +241,7 @@ static void check_moe(Plan *plan, JsonObject *root)
 /* The loss of indexers needs one, and one that may learn. */
 static void check_index_loss(Plan *plan, JsonObject *root)
 {
-    gboolean has_indexer = FALSE;
-    for (int64_t i = 0; i < plan->model->n_layers; i++) {
-        has_indexer = has_indexer || plan->model->layers[i].has_indexer;
-    }
-    if (plan->index_kl_coeff > 0 && !has_indexer) {
+    if (plan->index_kl_coeff > 0 && !model_has_indexer(plan->model)) {
         json_object_fail(root, "loss.index_kl_coeff", "has no effect: %s has no indexer; leave it out", plan->model->name);
     } else if (plan->index_kl_coeff > 0 && plan->mode == PLAN_LORA) {
         json_object_fail(root, "loss.index_kl_coeff", "has no effect: workload.mode \"lora\" freezes indexers; leave it out");
@@ -293,12 +289,7 @@ static void check_ties(Plan *plan, JsonObject *root)
 /* Whether any layer has parts that "shared" names: shared experts, and the projections of latent experts. */
 static gboolean has_shared_parts(const Model *model)
 {
-    for (int64_t i = 0; i < model->n_layers; i++) {
-        if (model->layers[i].ffn == FFN_MOE && (model->shared_width > 0 || model->latent_width > 0)) {
-            return TRUE;
-        }
-    }
-    return FALSE;
+    return model_has_ffn(model, FFN_MOE) && (model->shared_width > 0 || model->latent_width > 0);
 }
 
 static void check_lora(Plan *plan, JsonObject *root)
