@@ -65,7 +65,7 @@ static void test_times(void **state)
         if (plan == NULL) {
             continue;
         }
-        run_cache_trim(cache);
+        run_cache_trim(cache, plan);
         if (i % 2 == 0) { /* they hold segments of graphs that may be gone */
             step_memo_clear(hasty);
             step_memo_clear(rash);

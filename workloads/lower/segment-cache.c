@@ -51,7 +51,8 @@ struct LowerCache {
     GArray *prices;              /* DevicePrices: a sweep has few devices */
     int n_scopes;
     GPtrArray *uncounted; /* Segment, borrowed: put in since size_bytes was last brought up to date */
-    size_t size_bytes;    /* of entries, graphs and counted segments */
+    size_t size_bytes;    /* of entries, frames and counted segments */
+    size_t graph_bytes;
 };
 
 static guint bytes_hash(const void *data, size_t n_bytes)
@@ -164,7 +165,18 @@ size_t lower_cache_size_bytes(LowerCache *cache)
     for (guint i = 0; i < cache->prices->len; i++) {
         n_bytes += price_list_size_bytes(g_array_index(cache->prices, DevicePrices, i).prices);
     }
-    return n_bytes + cache->size_bytes;
+    return n_bytes + cache->size_bytes + cache->graph_bytes;
+}
+
+void lower_cache_forget_layouts(LowerCache *cache)
+{
+    g_array_set_size(cache->frames, 0);
+    g_hash_table_remove_all(cache->segments);
+    g_hash_table_remove_all(cache->scopes);
+    intern_clear(cache->contents);
+    g_ptr_array_set_size(cache->uncounted, 0);
+    cache->n_scopes = 0;
+    cache->size_bytes = 0;
 }
 
 /* The plan without what names it and what neither its layers nor its graphs can see. */
@@ -208,7 +220,7 @@ static const ModelGraph *find_variant(LowerCache *cache, Entry *entry, int64_t v
         }
     }
     variant.graphs = model_graph_vary(entry->graphs, vocab_chunk);
-    cache->size_bytes += model_graph_size_bytes(variant.graphs);
+    cache->graph_bytes += model_graph_size_bytes(variant.graphs);
     g_array_append_val(entry->variants, variant);
     return variant.graphs;
 }
@@ -230,7 +242,7 @@ const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan)
     Entry *entry = find_entry(cache, cache->graphs, plan, &key);
     if (entry->graphs == NULL) {
         entry->graphs = lower_graphs(plan);
-        cache->size_bytes += model_graph_size_bytes(entry->graphs);
+        cache->graph_bytes += model_graph_size_bytes(entry->graphs);
     }
     return plan->vocab_chunk > 0 ? find_variant(cache, entry, plan->vocab_chunk) : entry->graphs;
 }
@@ -249,16 +261,28 @@ PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan)
     return prices.prices;
 }
 
+static void scope_key(const Plan *plan, PlanKey *ret_key)
+{
+    start_key(plan, ret_key);
+    ret_key->plan.seq_chunk = ret_key->plan.vocab_chunk = 0;
+}
+
 int lower_cache_scope(LowerCache *cache, const Plan *plan)
 {
     PlanKey key;
-    start_key(plan, &key);
-    key.plan.seq_chunk = key.plan.vocab_chunk = 0;
+    scope_key(plan, &key);
     Entry *entry = find_entry(cache, cache->scopes, plan, &key);
     if (entry->scope < 0) {
         entry->scope = cache->n_scopes++;
     }
     return entry->scope;
+}
+
+gboolean lower_cache_has_scope(const LowerCache *cache, const Plan *plan)
+{
+    PlanKey key;
+    scope_key(plan, &key);
+    return g_hash_table_contains(cache->scopes, &key);
 }
 
 int lower_cache_loss_scope(LowerCache *cache, const Plan *plan)

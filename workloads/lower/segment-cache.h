@@ -24,6 +24,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(LowerCache, lower_cache_free)
 /* Memory that the cache takes. Call between two lowerings: what is put in is counted when it is whole. */
 size_t lower_cache_size_bytes(LowerCache *cache);
 
+/* Forgets segments and frames, and numbers scopes anew; graphs and prices stay. */
+void lower_cache_forget_layouts(LowerCache *cache);
+
 /* Graphs of a plan's model; they live as long as the cache. */
 const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan);
 
@@ -32,6 +35,9 @@ PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan);
 
 /* Number of what the layers of a plan look like when every rank and expert gets the same rows: equal numbers, equal segments. */
 int lower_cache_scope(LowerCache *cache, const Plan *plan);
+
+/* Whether it has a number. */
+gboolean lower_cache_has_scope(const LowerCache *cache, const Plan *plan);
 
 /* The same of what runs for a chunk of the loss, which sees nothing of shards and of what layers keep. */
 int lower_cache_loss_scope(LowerCache *cache, const Plan *plan);

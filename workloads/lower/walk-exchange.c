@@ -232,27 +232,27 @@ static gboolean must_be_back(const Walk *walk, int d, int op, int end_op, gboole
 void walk_exchanges_before(Walk *walk, int op, int end_op, gboolean backward)
 {
     const Graph *graph = walk->graph;
-    for (int i = walk->first_op; i < walk->end_op; i++) {
-        int d = backward ? walk->first_op + walk->end_op - 1 - i : i; /* in the order in which they were sent */
+    int n = walk->n_exchanges;
+    for (int i = 0; i < n; i++) {
+        int d = walk->exchanges[backward ? n - 1 - i : i]; /* in the order in which they were sent */
         if (walk->under_way[d] && must_be_back(walk, d, op, end_op, backward)) {
             end_exchange(walk, d);
         }
     }
-    for (int d = op; !backward && d < end_op; d++) {
-        if (walk->exchange_at[d] == op && goes_to_experts(graph, d) && layer_exchange_is_early(graph, d)) {
-            start_exchange(walk, d, FALSE);
-        }
-    }
-    for (int d = op; backward && d >= walk->first_op; d--) {
-        if (walk->exchange_at[d] == op + 1 && !goes_to_experts(graph, d) && layer_exchange_is_early(graph, d)) {
-            start_exchange(walk, d, TRUE);
+    for (int i = 0; i < n; i++) {
+        int d = walk->exchanges[backward ? n - 1 - i : i];
+        gboolean is_ahead = backward ? d <= op : d >= op && d < end_op;
+        gboolean starts = is_ahead && walk->exchange_at[d] == (backward ? op + 1 : op) && goes_to_experts(graph, d) != backward;
+        if (starts && layer_exchange_is_early(graph, d)) {
+            start_exchange(walk, d, backward);
         }
     }
 }
 
 void walk_end_exchange_of(Walk *walk, int tensor)
 {
-    for (int d = walk->first_op; d < walk->end_op; d++) {
+    for (int i = 0; i < walk->n_exchanges; i++) {
+        int d = walk->exchanges[i];
         if (walk->under_way[d] && goes_to_experts(walk->graph, d) && graph_op(walk->graph, d)->inputs[0] == tensor) {
             end_exchange(walk, d);
         }

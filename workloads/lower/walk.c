@@ -170,6 +170,12 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     walk->under_way = g_new0(gboolean, n_ops);
     walk->exchange_at = walk_exchange_places(graph);
     walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
+    walk->exchanges = g_new(int, n_ops);
+    for (int o = walk->first_op; o < walk->end_op; o++) {
+        if (walk->exchange_at[o] >= 0) {
+            walk->exchanges[walk->n_exchanges++] = o;
+        }
+    }
     walk->saved = g_new0(OpSaved, n_ops);
     walk->saves = g_new0(gboolean, n_ops);
     walk->moved = g_new0(guint64, n_ops);
@@ -226,6 +232,7 @@ void walk_clear(Walk *walk)
     g_free(walk->moved);
     g_free(walk->under_way);
     g_free(walk->exchange_at);
+    g_free(walk->exchanges);
     g_free(walk->is_moving);
     g_free(walk->storage);
     g_free(walk->uses);

@@ -30,6 +30,8 @@ typedef struct Walk {
     gboolean *under_way;        /* by operator: its rows have been sent, and nobody has waited for them yet */
     gboolean has_counts;        /* of all chunks: they have been exchanged in this pass */
     int *exchange_at;           /* by operator: layer_exchange_start() or layer_exchange_end(); -1 = no exchange */
+    int *exchanges;             /* n_exchanges of them: the operators in the range that are one, rising */
+    int n_exchanges;
     Place *grad;         /* by tensor; idx -1 = none */
     GArray *held;        /* GradHold */
 } Walk;

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* What a cache may hold before it is emptied. */
-enum { CACHED_BYTES_MAX = 64 << 20 };
+/* What a cache may hold before it forgets layouts; what graphs, facts and prices may hold to stay then. */
+enum { CACHED_BYTES_MAX = 64 << 20, LASTING_BYTES_MAX = 16 << 20 };
 
 RunCache *run_cache_new(void)
 {
@@ -74,13 +74,18 @@ size_t run_cache_size_bytes(RunCache *cache)
            g_hash_table_size(cache->facts) * (sizeof(PlanFacts) + SLOT_BYTES) + cache->kept->len * sizeof(KeptBytes);
 }
 
-void run_cache_trim(RunCache *cache)
+void run_cache_trim(RunCache *cache, const Plan *next)
 {
-    if (run_cache_size_bytes(cache) > CACHED_BYTES_MAX) {
-        step_memo_clear(cache->steps);
-        ledger_memo_clear(cache->ledgers); /* it names segments of the lowered */
+    size_t n_bytes = run_cache_size_bytes(cache);
+    if (n_bytes <= CACHED_BYTES_MAX || (n_bytes <= CACHED_BYTES_MAX + LASTING_BYTES_MAX && lower_cache_has_scope(cache->lowered, next))) {
+        return;
+    }
+    step_memo_clear(cache->steps);
+    ledger_memo_clear(cache->ledgers); /* it names segments of the lowered */
+    g_array_set_size(cache->kept, 0);
+    lower_cache_forget_layouts(cache->lowered);
+    if (run_cache_size_bytes(cache) > LASTING_BYTES_MAX) {
         g_hash_table_remove_all(cache->facts);
-        g_array_set_size(cache->kept, 0);
         lower_cache_free(cache->lowered);
         cache->lowered = lower_cache_new();
     }

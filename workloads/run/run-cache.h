@@ -52,5 +52,8 @@ gboolean run_cache_ledger(RunCache *cache, const Program *program, int64_t capac
 /* Memory that it takes, as far as it grows with the number of runs. Call between runs. */
 size_t run_cache_size_bytes(RunCache *cache);
 
-/* Forgets everything once it takes too much; nothing of it may be in use. */
-void run_cache_trim(RunCache *cache);
+/*
+ * Forgets what it knows of layouts once it takes too much, and everything if that is not enough; nothing of it may be in use.
+ * Somewhat more is let pass while the next plan is of a layout that it knows.
+ */
+void run_cache_trim(RunCache *cache, const Plan *next);

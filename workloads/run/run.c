@@ -236,7 +236,7 @@ static Result *fill_result(const Run *run)
 
 Result *run_settled(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
 {
-    run_cache_trim(cache);
+    run_cache_trim(cache, plan);
     Run run = {.plan = plan, .graphs = lower_cache_graphs(cache->lowered, plan)};
     Result *result = NULL;
     if (!run_groups_init(&run.groups, cache, plan, run.graphs, error)) {

@@ -72,7 +72,7 @@ static gboolean bound_trial(Session *session, const Plan *plan, gboolean is_open
 
 gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, GError **error)
 {
-    run_cache_trim(session->runs);
+    run_cache_trim(session->runs, plan);
     const ModelGraph *graphs = lower_cache_graphs(session->runs->lowered, plan);
     Bound least;
     for (size_t i = 0; i < trials_n_bounds(plan); i++) {
@@ -98,7 +98,7 @@ gboolean session_step(Session *session, const Plan *plan, SimTime *ret_step_ns, 
     RunCache *cache = session->runs;
     RunGroups groups;
     StepTimes times;
-    run_cache_trim(cache);
+    run_cache_trim(cache, plan);
     const ModelGraph *graphs = lower_cache_graphs(cache->lowered, plan);
     if (!run_groups_init(&groups, cache, plan, graphs, error)) {
         return FALSE;
