@@ -353,6 +353,14 @@ static void read_cache(Plan *plan, JsonObject *memory)
     plan->cache_ddr_bytes = json_object_bytes(object, "ddr_bytes", 0);
     plan->cache_policy = json_object_choice(object, "policy", cache_policies, G_N_ELEMENTS(cache_policies), choice);
     plan->cache_window = json_object_int(object, "window", 1, 1024, 1);
+    gboolean has_ddr = json_object_has(object, "ddr_bytes"), has_budget = has_ddr || json_object_has(object, "hbm_bytes");
+    if (!has_budget && json_object_has(object, "policy")) {
+        json_object_fail(object, "policy", "has no effect without a budget; give memory.cache.hbm_bytes or memory.cache.ddr_bytes");
+    } else if (!has_ddr && json_object_has(object, "window")) {
+        json_object_fail(object, "window", "has no effect without memory.cache.ddr_bytes: nothing is copied");
+    } else if (!has_budget) {
+        json_object_fail(memory, "cache", "has no budget; give memory.cache.hbm_bytes or memory.cache.ddr_bytes, or leave it out");
+    }
     json_object_end(object);
     if (plan->recompute != PLAN_RECOMPUTE_SELECTIVE) {
         json_object_fail(memory, "cache", "caches what recomputation would make again; set memory.recompute to \"selective\"");
