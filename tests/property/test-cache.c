@@ -9,6 +9,7 @@
 #include "models/ops/cross-entropy.h"
 #include "workloads/lower/cache-choice.h"
 #include "workloads/lower/lower.h"
+#include "workloads/lower/tier-cache.h"
 #include "workloads/run/plan-proof.h"
 #include "workloads/run/run.h"
 #include "workloads/run/shrink.h"

@@ -52,7 +52,7 @@ static gboolean check_class(const char *words, const Plan *plan, const ModelGrap
         print_error("%s: %s\n", words, error->message);
         return FALSE;
     }
-    assert_true(footprint_compute(plan, graphs, routing, ep_rank, &footprint));
+    assert_true(footprint_compute(plan, graphs, NULL, routing, ep_rank, &footprint));
     ok = agrees(words, "static", footprint.static_bytes, lower_static_bytes(program));
     ok &= agrees(words, "after forward", footprint.after_forward_bytes, ledger.rounded_after_forward_bytes);
     ok &= agrees(words, "peak", footprint.peak_bytes, ledger.rounded_peak_bytes);

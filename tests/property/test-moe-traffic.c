@@ -420,7 +420,7 @@ static void test_memory(void **state)
             Ledger ledger;
             Footprint footprint;
             assert_true(ledger_run(program, 0, &ledger, &error));
-            assert_true(footprint_compute(plan, graphs, routing, r, &footprint));
+            assert_true(footprint_compute(plan, graphs, NULL, routing, r, &footprint));
             check_int(footprint.peak_bytes, ledger.rounded_peak_bytes);
             check_int(footprint.after_forward_bytes, ledger.rounded_after_forward_bytes);
             check_int(footprint.static_bytes, lower_static_bytes(program));

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "hw/host-link.h"
-
 enum { BISECTIONS = 24 };
 
 /* From one corner of a kind's hull to the next. */
@@ -73,9 +71,9 @@ static int n_slots_of(const Choice *choice)
 /* Bytes that the link carries beside a pass of that time, one way. */
 static double link_bytes(const Choice *choice, double seconds)
 {
-    HostLink link = host_link_of(choice->plan->cluster);
-    double beside_net = 1 - choice->net_frac * (1 - link.net_rate);
-    return link.bytes_per_s * link.alone_rate * beside_net * MAX(seconds, 0);
+    const HostLink *link = &choice->link;
+    double beside_net = 1 - choice->net_frac * (1 - link->net_rate);
+    return link->bytes_per_s * link->alone_rate * beside_net * MAX(seconds, 0);
 }
 
 /* Most bytes in DDR that cost no time: more of them shorten the backward pass that must hide them. Returns what is saved. */
@@ -123,36 +121,35 @@ static void assign_layers(const Choice *choice, const int64_t *counts, const Cut
  * Layer by layer, as much to DDR as the link can have carried by then, but no more than asked for; the rest stays in HBM
  * while there is room. An entry that fits in neither is not kept.
  */
-static void place_items(const Choice *choice, const GArray *items, const CutPoint *const *sets, int64_t ddr, guint8 *ret_place)
+static void place_items(const Choice *choice, const GArray *items, const CutPoint *const *sets, const CacheBudget *budget, guint8 *ret_place)
 {
-    const Plan *plan = choice->plan;
     double rate = link_bytes(choice, choice->forward_s) / (double)choice->n_layers;
     int64_t in_ddr = 0, in_hbm = 0;
     for (guint k = 0; k < items->len; k++) {
         const CacheItem *item = &g_array_index(items, CacheItem, k);
-        double carried = rate * (double)(item->layer + 1 + plan->cache_window);
+        double carried = rate * (double)(item->layer + 1 + budget->window);
         /* the last layers' would come back at once */
-        gboolean can_leave = item->layer + plan->cache_window < choice->n_layers && (double)(in_ddr + item->bytes) <= carried;
+        gboolean can_leave = item->layer + budget->window < choice->n_layers && (double)(in_ddr + item->bytes) <= carried;
         ret_place[k] = KEEP_NOT;
         if (!sets[item->layer]->keep[item->op]) {
             continue;
         }
-        if (can_leave && in_ddr + item->bytes <= ddr) {
+        if (can_leave && in_ddr + item->bytes <= budget->ddr_bytes) {
             ret_place[k] = KEEP_DDR;
             in_ddr += item->bytes;
-        } else if (in_hbm + item->bytes <= plan->cache_hbm_bytes) {
+        } else if (in_hbm + item->bytes <= budget->hbm_bytes) {
             ret_place[k] = KEEP_HBM;
             in_hbm += item->bytes;
         }
     }
 }
 
-void cache_choose(const Choice *choice, const GArray *items, guint8 *ret_place)
+void cache_choose(const Choice *choice, const GArray *items, const CacheBudget *budget, guint8 *ret_place)
 {
     g_autofree int64_t *counts = g_new0(int64_t, n_slots_of(choice) + 1);
     g_autofree const CutPoint **sets = g_new0(const CutPoint *, choice->n_layers);
-    int64_t ddr;
-    fill_up(choice, choice->plan->cache_hbm_bytes, choice->plan->cache_ddr_bytes, &ddr, counts);
+    CacheBudget carried = *budget;
+    fill_up(choice, budget->hbm_bytes, budget->ddr_bytes, &carried.ddr_bytes, counts);
     assign_layers(choice, counts, sets);
-    place_items(choice, items, sets, ddr, ret_place);
+    place_items(choice, items, sets, &carried, ret_place);
 }

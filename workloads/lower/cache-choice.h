@@ -19,8 +19,14 @@
  */
 #pragma once
 
+#include "hw/host-link.h"
 #include "workloads/lower/cache-cut.h"
-#include "workloads/lower/cache-fill.h"
+
+typedef struct CacheItem {
+    gint32 layer, op;
+    int64_t bytes;
+    double cost_s; /* to make it again */
+} CacheItem;
 
 /* Layers that are alike to the choice. */
 typedef struct ChoiceKind {
@@ -29,9 +35,9 @@ typedef struct ChoiceKind {
     int64_t n_layers;
 } ChoiceKind;
 
-/* What a step offers. */
+/* What a step offers, whatever the budgets are. */
 typedef struct Choice {
-    const Plan *plan;
+    HostLink link;
     ChoiceKind *kinds;        /* by kind of graph */
     int n_kinds;
     const int *layer_kind;    /* [n_layers] */
@@ -40,8 +46,13 @@ typedef struct Choice {
     double net_frac;              /* of the forward pass: traffic between nodes is under way */
 } Choice;
 
+/* Budgets, and how many layers lie between a copy and the use of what it frees or brings. */
+typedef struct CacheBudget {
+    int64_t hbm_bytes, ddr_bytes, window;
+} CacheBudget;
+
 /* Where each item goes; ret_place[n items] gets KEEP_NOT, KEEP_HBM or KEEP_DDR. */
-void cache_choose(const Choice *choice, const GArray *items, guint8 *ret_place);
+void cache_choose(const Choice *choice, const GArray *items, const CacheBudget *budget, guint8 *ret_place);
 
 /* Seconds of recomputation that budgets save. */
 double cache_worth(const Choice *choice, int64_t hbm_bytes, int64_t ddr_bytes);

@@ -24,6 +24,8 @@ static void frame_key(const Lowering *lowering, gint32 *ret_key)
     const Plan *plan = lowering->plan;
     enum { OWN_HEAD = 1, SLICED = 2, REPEATS = 4 };
     ret_key[0] = lowering->scope;
+    const int64_t cache[] = {plan->cache_hbm_bytes, plan->cache_ddr_bytes, plan->cache_window, plan->cache_policy};
+    ret_key[2] = plan->has_cache ? lower_cache_number(lowering->cache, cache, sizeof cache) : 0;
     ret_key[1] = (plan->seq_chunk == 0 ? OWN_HEAD : 0) | (plan->vocab_chunk > 0 ? SLICED : 0) |
                  (plan->n_micro_batches > 1 ? REPEATS : 0);
 }

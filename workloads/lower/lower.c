@@ -435,7 +435,9 @@ static void lower_all(Lowering *lowering, StepParts *ret_parts)
     StepState state = {.lowering = lowering};
     int cut_tensor;
     lowering->segments = segment_table_new();
-    lowering->retention = retention_plan_new(lowering->plan, lowering->graphs);
+    lowering->retention = lowering->cache != NULL
+                              ? retention_plan_ref(lower_cache_retention(lowering->cache, lowering->plan, lowering->graphs))
+                              : retention_plan_new(lowering->plan, lowering->graphs, NULL);
     lowering->retention_numbers = g_array_new(FALSE, TRUE, sizeof(gint32));
     lowering_start(lowering, &state.head_frame, &state.embedding_frame);
     state.frames = lowering->frames;

@@ -77,9 +77,15 @@ gboolean retention_runs_experts(const Retention *table)
     return table == NULL || table->runs == NULL || table->runs_experts;
 }
 
+RetentionPlan *retention_plan_ref(RetentionPlan *plan)
+{
+    plan->n_refs++;
+    return plan;
+}
+
 void retention_plan_free(RetentionPlan *plan)
 {
-    if (plan != NULL) {
+    if (plan != NULL && --plan->n_refs == 0) {
         g_ptr_array_unref(plan->tables);
         g_array_unref(plan->events);
         g_free(plan->made);
@@ -307,14 +313,14 @@ static const Retention *table_of_hooks(RetentionPlan *plan, const Plan *of, cons
     return retention_plan_share(plan, table);
 }
 
-static void fill_static(RetentionPlan *plan, const Plan *of, const ModelGraph *graphs, const Routing *routing)
+static void fill_static(RetentionPlan *plan, const Plan *of, const ModelGraph *graphs)
 {
     double owed = 0;
     plan->hooks = of->offload_fraction > 0;
     for (int64_t i = 0; i < plan->n_layers; i++) {
         const Graph *graph = model_graph_layer(graphs, i);
         if (plan->hooks) {
-            RowCounts rows = retention_rows(of, routing, i);
+            RowCounts rows = retention_rows(of, NULL, i);
             gboolean moves = of->offload_layers == 0 || i < of->offload_layers;
             plan->made[i] = moves ? table_of_hooks(plan, of, graph, &rows, &owed) : table_of_keep(plan, of, graph);
         } else {
@@ -327,9 +333,10 @@ static void fill_static(RetentionPlan *plan, const Plan *of, const ModelGraph *g
     }
 }
 
-RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs)
+RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs, const CacheStock *stock)
 {
     RetentionPlan *tables = g_new0(RetentionPlan, 1);
+    tables->n_refs = 1;
     tables->n_layers = graphs->n_layers;
     tables->tables = g_ptr_array_new_with_free_func(table_free);
     tables->made = g_new0(const Retention *, graphs->n_layers);
@@ -337,10 +344,23 @@ RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs)
     tables->events = g_array_new(FALSE, TRUE, sizeof(SwapEvent));
     g_array_set_clear_func(tables->events, event_clear);
     if (plan->has_cache) {
-        cache_fill(tables, plan, graphs, NULL);
+        g_autoptr(CacheStock) own = stock == NULL ? cache_stock_new(plan, graphs) : NULL;
+        cache_fill(tables, plan, graphs, stock != NULL ? stock : own);
     } else {
-        fill_static(tables, plan, graphs, NULL);
+        fill_static(tables, plan, graphs);
     }
     retention_plan_sort(tables);
     return tables;
+}
+
+size_t retention_plan_size_bytes(const RetentionPlan *plan)
+{
+    size_t n_bytes = sizeof *plan + 2 * sizeof(void *) * (size_t)plan->n_layers + plan->events->len * sizeof(SwapEvent);
+    for (guint i = 0; i < plan->events->len; i++) {
+        n_bytes += (size_t)plan->made[g_array_index(plan->events, SwapEvent, i).layer]->n_ops;
+    }
+    for (guint i = 0; i < plan->tables->len; i++) {
+        n_bytes += sizeof(Retention) + (2 + sizeof(guint64)) * (size_t)((const Retention *)g_ptr_array_index(plan->tables, i))->n_ops;
+    }
+    return n_bytes;
 }

@@ -86,14 +86,23 @@ typedef struct RetentionPlan {
     gboolean hooks;    /* memory of what moves is free once the copy is issued (record_stream), and fetches wait for no one */
     gboolean has_ddr;
     CacheCounts counts;
+    int n_refs;
 } RetentionPlan;
+
+typedef struct CacheStock CacheStock; /* cache-stock.h */
 
 /*
  * The tables of a plan. Every expert-parallel group draws its own loads, and all must decide alike, because groups that share
- * experts gather together: sizes here are those of even loads.
+ * experts gather together: sizes here are those of even loads. stock: what a cache could hold, or NULL if nobody knows yet.
  */
-RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs);
+RetentionPlan *retention_plan_new(const Plan *plan, const ModelGraph *graphs, const CacheStock *stock);
+
+/* One more owner; each frees it. */
+RetentionPlan *retention_plan_ref(RetentionPlan *plan);
 void retention_plan_free(RetentionPlan *plan);
+
+/* Memory that it takes. */
+size_t retention_plan_size_bytes(const RetentionPlan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RetentionPlan, retention_plan_free)
 
 /* First event at or behind a place. */

@@ -17,6 +17,8 @@ typedef struct Entry {
     int scope;
     ModelGraph *graphs;
     GArray *variants; /* GraphVariant: of the graphs, or NULL */
+    RetentionPlan *retention;
+    CacheStock *stock;
 } Entry;
 
 /* Graphs whose loss runs in slices of other widths. */
@@ -44,7 +46,7 @@ typedef struct DevicePrices {
 } DevicePrices;
 
 struct LowerCache {
-    GHashTable *graphs, *scopes; /* Entry; for look-up alone, like the other table */
+    GHashTable *graphs, *scopes, *kept; /* Entry; for look-up alone, like the other table */
     GHashTable *segments;        /* SegmentEntry */
     GArray *frames;              /* FrameEntry, in the order in which they came */
     Intern *contents;
@@ -99,6 +101,8 @@ static void entry_free(void *data)
         model_graph_free(g_array_index(entry->variants, GraphVariant, i).graphs);
     }
     g_clear_pointer(&entry->variants, g_array_unref);
+    retention_plan_free(entry->retention);
+    cache_stock_free(entry->stock);
     model_graph_free(entry->graphs);
     plan_free((Plan *)(uintptr_t)entry->plan);
     g_free(entry);
@@ -128,6 +132,7 @@ LowerCache *lower_cache_new(void)
     LowerCache *cache = g_new0(LowerCache, 1);
     cache->graphs = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
     cache->scopes = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
+    cache->kept = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
     cache->segments = g_hash_table_new_full(segment_key_hash, segment_key_equal, NULL, segment_entry_free);
     cache->contents = intern_new();
     cache->prices = g_array_new(FALSE, TRUE, sizeof(DevicePrices));
@@ -144,6 +149,7 @@ void lower_cache_free(LowerCache *cache)
         g_array_unref(cache->frames);
         g_hash_table_unref(cache->segments);
         g_hash_table_unref(cache->scopes);
+        g_hash_table_unref(cache->kept);
         g_hash_table_unref(cache->graphs);
         intern_free(cache->contents);
         g_array_unref(cache->prices);
@@ -173,6 +179,7 @@ void lower_cache_forget_layouts(LowerCache *cache)
     g_array_set_size(cache->frames, 0);
     g_hash_table_remove_all(cache->segments);
     g_hash_table_remove_all(cache->scopes);
+    g_hash_table_remove_all(cache->kept);
     intern_clear(cache->contents);
     g_ptr_array_set_size(cache->uncounted, 0);
     cache->n_scopes = 0;
@@ -189,6 +196,14 @@ static void start_key(const Plan *plan, PlanKey *ret_key)
     ret_key->plan.name = NULL;
     ret_key->plan.warnings = NULL;
     ret_key->plan.global_batch = ret_key->plan.n_micro_batches = 0;
+}
+
+/* Leaves out how much a cache holds: tables say what that comes to. */
+static void forget_budgets(PlanKey *key)
+{
+    key->plan.cache_hbm_bytes = key->plan.cache_ddr_bytes = key->plan.cache_window = 0;
+    key->plan.cache_fits = FALSE;
+    key->plan.cache_policy = 0;
 }
 
 static Entry *find_entry(LowerCache *cache, GHashTable *table, const Plan *plan, const PlanKey *key)
@@ -238,6 +253,8 @@ const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan)
     key.plan.prefetch = PLAN_PREFETCH_IMPLICIT;
     key.plan.recompute = PLAN_RECOMPUTE_NONE;
     memset(key.plan.keep, 0, sizeof key.plan.keep);
+    forget_budgets(&key);
+    key.plan.has_cache = key.plan.cache_has_keep = FALSE;
     key.plan.vocab_chunk = plan->vocab_chunk > 0;
     Entry *entry = find_entry(cache, cache->graphs, plan, &key);
     if (entry->graphs == NULL) {
@@ -265,6 +282,34 @@ static void scope_key(const Plan *plan, PlanKey *ret_key)
 {
     start_key(plan, ret_key);
     ret_key->plan.seq_chunk = ret_key->plan.vocab_chunk = 0;
+    ret_key->plan.seq_chunk_fits = FALSE;
+    forget_budgets(ret_key);
+}
+
+const CacheStock *lower_cache_stock(LowerCache *cache, const Plan *plan, const ModelGraph *graphs)
+{
+    PlanKey key;
+    scope_key(plan, &key);
+    Entry *entry = find_entry(cache, cache->scopes, plan, &key);
+    if (entry->stock == NULL) {
+        entry->stock = cache_stock_new(plan, graphs);
+        cache->size_bytes += cache_stock_size_bytes(entry->stock);
+    }
+    return entry->stock;
+}
+
+RetentionPlan *lower_cache_retention(LowerCache *cache, const Plan *plan, const ModelGraph *graphs)
+{
+    PlanKey key;
+    start_key(plan, &key);
+    key.plan.seq_chunk = key.plan.vocab_chunk = 0;
+    Entry *entry = find_entry(cache, cache->kept, plan, &key);
+    if (entry->retention == NULL) {
+        const CacheStock *stock = plan->has_cache ? lower_cache_stock(cache, plan, graphs) : NULL;
+        entry->retention = retention_plan_new(plan, graphs, stock);
+        cache->size_bytes += retention_plan_size_bytes(entry->retention);
+    }
+    return entry->retention;
 }
 
 int lower_cache_scope(LowerCache *cache, const Plan *plan)

@@ -2,7 +2,8 @@
  * Segment cache: pieces of lowered programs that neighbouring plans have in common.
  *
  * The segments of layers depend on the plan and on nothing else. Two plans whose bytes are equal, but for the fields that
- * layers never see (how the loss is cut, how many micro-batches there are), share them. The whole plan is compared, with
+ * layers never see (how the loss is cut, how many micro-batches there are, the budgets of a cache, whose tables their keys name),
+ * share them. The whole plan is compared, with
  * those few fields blanked out: a field that plans get later takes part by itself. A plan that stands in the cache is kept
  * alive, so equal addresses in plans mean equal things.
  *
@@ -11,6 +12,7 @@
 #pragma once
 
 #include "models/block.h"
+#include "workloads/lower/cache-stock.h"
 #include "workloads/lower/price.h"
 #include "workloads/lower/program.h"
 #include "workloads/plan/plan.h"
@@ -39,13 +41,20 @@ int lower_cache_scope(LowerCache *cache, const Plan *plan);
 /* Whether it has a number. */
 gboolean lower_cache_has_scope(const LowerCache *cache, const Plan *plan);
 
+/*
+ * What the layers of a plan keep, and what a cache of it could: plans that differ in what layers never see have one of each.
+ * Borrowed; they live as long as the cache.
+ */
+RetentionPlan *lower_cache_retention(LowerCache *cache, const Plan *plan, const ModelGraph *graphs);
+const CacheStock *lower_cache_stock(LowerCache *cache, const Plan *plan, const ModelGraph *graphs);
+
 /* The same of what runs for a chunk of the loss, which sees nothing of shards and of what layers keep. */
 int lower_cache_loss_scope(LowerCache *cache, const Plan *plan);
 
 /*
  * Frame of a key (lower/frame.h), or NULL; borrowed. put takes it over; n_bytes: the memory that it takes.
  */
-enum { FRAME_KEY_WORDS = 2 };
+enum { FRAME_KEY_WORDS = 3 };
 void *lower_cache_frame(const LowerCache *cache, const gint32 *key);
 void lower_cache_put_frame(LowerCache *cache, const gint32 *key, void *frame, size_t n_bytes, GDestroyNotify destroy);
 

@@ -12,9 +12,6 @@
 #include "workloads/plan/plan-read.h"
 #include "workloads/plan/plan-moe.h"
 
-/* No plan needs more of anything that is counted; keeps products inside int64. */
-enum { COUNT_MAX = 1 << 24 };
-
 int64_t plan_n_communicators(const Plan *plan, int64_t *ret_n_exchanging)
 {
     gboolean nested = plan->ep > 1 && plan->efsdp > 1;
@@ -147,7 +144,7 @@ static void read_cluster(Plan *plan, JsonObject *root, const PlanSource *source)
     }
     const char *preset = json_object_string(object, "preset", NULL);
     const char *file = json_object_string(object, "file", NULL);
-    int64_t nodes = json_object_int(object, "nodes", 1, COUNT_MAX, 1);
+    int64_t nodes = json_object_int(object, "nodes", 1, PLAN_COUNT_MAX, 1);
     int64_t gpus = json_object_int(object, "gpus_per_node", 1, 4096, 0);
     if ((preset == NULL) == (file == NULL)) {
         json_object_fail(object, NULL, "needs either \"preset\" or \"file\"");
@@ -167,7 +164,7 @@ static void read_cluster(Plan *plan, JsonObject *root, const PlanSource *source)
 /* A degree that the program cannot lower yet must be left at 1. */
 static int64_t read_degree_of_one(JsonObject *object, const char *key)
 {
-    int64_t degree = json_object_int(object, key, 1, COUNT_MAX, 1);
+    int64_t degree = json_object_int(object, key, 1, PLAN_COUNT_MAX, 1);
     if (degree != 1) {
         json_object_fail(object, key, "%" G_GINT64_FORMAT " is not modelled yet; leave it at 1", degree);
     }
@@ -201,12 +198,12 @@ static void read_parallel(Plan *plan, JsonObject *root)
     if (object == NULL) {
         return;
     }
-    plan->dp_replicate = json_object_int(object, "dp_replicate", 1, COUNT_MAX, 1);
-    plan->dp_shard = json_object_int(object, "dp_shard", -1, COUNT_MAX, -1);
+    plan->dp_replicate = json_object_int(object, "dp_replicate", 1, PLAN_COUNT_MAX, 1);
+    plan->dp_shard = json_object_int(object, "dp_shard", -1, PLAN_COUNT_MAX, -1);
     if (plan->dp_shard == 0) {
         json_object_fail(object, "dp_shard", "0 is not a degree; use 1 for no sharding or -1 to fill the cluster");
     }
-    plan->ep = json_object_int(object, "ep", 1, COUNT_MAX, 1);
+    plan->ep = json_object_int(object, "ep", 1, PLAN_COUNT_MAX, 1);
     plan->etp = read_degree_of_one(object, "etp");
     plan->tp = read_degree_of_one(object, "tp");
     plan->cp = read_degree_of_one(object, "cp");
@@ -243,41 +240,6 @@ static void read_network(Plan *plan, JsonObject *root)
     }
 }
 
-static char *join_names(const char *const *names, int n_names)
-{
-    GString *text = g_string_new(names[0]);
-    for (int i = 1; i < n_names; i++) {
-        g_string_append_printf(text, ", %s", names[i]);
-    }
-    return g_string_free(text, FALSE);
-}
-
-/* Reads a list of names, or one name, into flags. */
-static void read_flags(JsonObject *object, const char *key, const char *const *names, int n_names, gboolean *ret_flags)
-{
-    json_t *value = json_object_raw(object, key);
-    size_t n = json_is_array(value) ? json_array_size(value) : 1;
-    if (value == NULL || json_is_null(value)) {
-        return;
-    }
-    memset(ret_flags, 0, sizeof(gboolean) * (size_t)n_names);
-    for (size_t i = 0; i < n; i++) {
-        const char *text = json_string_value(json_is_array(value) ? json_array_get(value, i) : value);
-        int found = -1;
-        for (int k = 0; text != NULL && k < n_names; k++) {
-            found = strcmp(text, names[k]) == 0 ? k : found;
-        }
-        if (found < 0) {
-            const char *near = text != NULL ? error_nearest_name(text, names, (size_t)n_names) : NULL;
-            g_autofree char *all = join_names(names, n_names);
-            json_object_fail(object, key, "\"%s\" is none of %s%s%s%s", text != NULL ? text : "(not a string)", all,
-                             near != NULL ? "; did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "");
-            return;
-        }
-        ret_flags[found] = TRUE;
-    }
-}
-
 static void read_lora(Plan *plan, JsonObject *workload)
 {
     static const char *const targets[] = {"attention", "shared", "experts", NULL};
@@ -293,7 +255,7 @@ static void read_lora(Plan *plan, JsonObject *workload)
     plan->lora_rank = 16;
     if (object != NULL) {
         plan->lora_rank = json_object_int(object, "rank", 1, 65536, 16);
-        read_flags(object, "targets", targets, 3, wanted);
+        plan_read_flags(object, "targets", targets, 3, wanted);
         plan->lora_shared_a = json_object_bool(object, "shared_a", FALSE);
         json_object_end(object);
     }
@@ -319,93 +281,11 @@ static void read_workload(Plan *plan, JsonObject *root, const PlanSource *source
     }
     plan->mode = (PlanMode)json_object_choice(object, "mode", modes, 3, PLAN_PRETRAIN);
     plan->seq_len = json_object_int(object, "seq_len", 1, 1 << 26, 4096);
-    plan->micro_batch = json_object_int(object, "micro_batch", 1, COUNT_MAX, 1);
+    plan->micro_batch = json_object_int(object, "micro_batch", 1, PLAN_COUNT_MAX, 1);
     plan->global_batch = json_object_int(object, "global_batch", 1, 1 << 30, 0);
     read_lora(plan, object);
     read_moe_routing(plan, object, source->base_dir);
     plan_refuse_number(object, "image_tokens", 0);
-    json_object_end(object);
-}
-
-/* Whether a field says "fit" and no number. */
-static gboolean says_fit(JsonObject *object, const char *key)
-{
-    return g_strcmp0(json_string_value(json_object_raw(object, key)), "fit") == 0;
-}
-
-/* In the order of CachePolicyKind, the choice last (workloads/lower/tier-cache.h). */
-static const char *const cache_policies[] = {"lru", "cost_benefit", "belady", "choice"};
-
-/* Hooks leave smaller tensors where they are: a copy of them costs more than it frees. */
-enum { OFFLOAD_BYTES_MIN = 1 << 20 };
-
-static void read_cache(Plan *plan, JsonObject *memory)
-{
-    JsonObject *object = json_object_child(memory, "cache");
-    if (object == NULL) {
-        return;
-    }
-    const int choice = G_N_ELEMENTS(cache_policies) - 1;
-    plan->has_cache = TRUE;
-    plan->cache_has_keep = json_object_has(memory, "keep");
-    plan->cache_fits = says_fit(object, "hbm_bytes");
-    plan->cache_hbm_bytes = plan->cache_fits ? 0 : json_object_bytes(object, "hbm_bytes", 0);
-    plan->cache_ddr_bytes = json_object_bytes(object, "ddr_bytes", 0);
-    plan->cache_policy = json_object_choice(object, "policy", cache_policies, G_N_ELEMENTS(cache_policies), choice);
-    plan->cache_window = json_object_int(object, "window", 1, 1024, 1);
-    gboolean has_ddr = json_object_has(object, "ddr_bytes"), has_budget = has_ddr || json_object_has(object, "hbm_bytes");
-    if (!has_budget && json_object_has(object, "policy")) {
-        json_object_fail(object, "policy", "has no effect without a budget; give memory.cache.hbm_bytes or memory.cache.ddr_bytes");
-    } else if (!has_ddr && json_object_has(object, "window")) {
-        json_object_fail(object, "window", "has no effect without memory.cache.ddr_bytes: nothing is copied");
-    } else if (!has_budget) {
-        json_object_fail(memory, "cache", "has no budget; give memory.cache.hbm_bytes or memory.cache.ddr_bytes, or leave it out");
-    }
-    json_object_end(object);
-    if (plan->recompute != PLAN_RECOMPUTE_SELECTIVE) {
-        json_object_fail(memory, "cache", "caches what recomputation would make again; set memory.recompute to \"selective\"");
-    }
-}
-
-static void read_offload(Plan *plan, JsonObject *memory)
-{
-    plan->offload_fraction = json_object_number(memory, "offload_fraction", 0, 1, 0);
-    plan->offload_layers = json_object_int(memory, "offload_layers", 1, COUNT_MAX, 0);
-    plan->offload_min_bytes = json_object_bytes(memory, "offload_min_bytes", OFFLOAD_BYTES_MIN);
-    if (plan->offload_fraction > 0 && plan->recompute != PLAN_RECOMPUTE_NONE) {
-        json_object_fail(memory, "offload_fraction",
-                         "moves what autograd saves; set memory.recompute to \"none\", or give memory.cache.ddr_bytes to move what "
-                         "selective recomputation keeps");
-    }
-    static const char *const details[] = {"offload_layers", "offload_min_bytes"};
-    for (size_t i = 0; i < G_N_ELEMENTS(details) && !(plan->offload_fraction > 0); i++) {
-        if (json_object_has(memory, details[i])) {
-            json_object_fail(memory, details[i], "has no effect without memory.offload_fraction above 0");
-        }
-    }
-}
-
-static void read_memory(Plan *plan, JsonObject *root)
-{
-    static const char *const recomputes[] = {"none", "full", "selective"};
-    static const char *const keeps[] = {"matmul", "grouped_matmul", "attention", "all_to_all", NULL};
-    gboolean keep[4] = {TRUE, TRUE, TRUE, TRUE};
-    JsonObject *object = json_object_child(root, "memory");
-    if (object == NULL) {
-        return;
-    }
-    plan->recompute = (PlanRecompute)json_object_choice(object, "recompute", recomputes, 3, PLAN_RECOMPUTE_NONE);
-    if (plan->recompute == PLAN_RECOMPUTE_SELECTIVE) {
-        read_flags(object, "keep", keeps, 4, keep);
-        for (int i = 0; i < 4; i++) {
-            plan->keep[OP_KEEP_MATMUL + i] = keep[i];
-        }
-    } else if (json_object_has(object, "keep")) {
-        json_object_fail(object, "keep", "has no effect unless memory.recompute is \"selective\"");
-    }
-    read_cache(plan, object);
-    read_offload(plan, object);
-    plan->expandable_segments = json_object_bool(object, "expandable_segments", FALSE);
     json_object_end(object);
 }
 
@@ -415,7 +295,7 @@ static void read_loss(Plan *plan, JsonObject *root)
     if (object == NULL) {
         return;
     }
-    plan->seq_chunk_fits = says_fit(object, "seq_chunk");
+    plan->seq_chunk_fits = plan_says_fit(object, "seq_chunk");
     plan->seq_chunk = plan->seq_chunk_fits ? 0 : json_object_int(object, "seq_chunk", 0, G_MAXINT32, 0);
     plan->vocab_chunk = json_object_int(object, "vocab_chunk", 0, G_MAXINT32, 0);
     plan->index_kl_coeff = json_object_number(object, "index_kl_coeff", 0, 1e3, 0);
@@ -529,7 +409,7 @@ static const struct {
     {"network", read_network, NULL},
     {"workload", NULL, read_workload},
     {"moe", read_moe, NULL},
-    {"memory", read_memory, NULL},
+    {"memory", plan_read_memory, NULL},
     {"precision", read_precision, NULL},
     {"optimizer", read_optimizer, NULL},
     {"kernels", read_kernels, NULL},

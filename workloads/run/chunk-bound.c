@@ -9,7 +9,7 @@ enum { LEAST_TOKENS = 64 };
 static gboolean fits(const Plan *plan, const ModelGraph *graphs, gboolean *ret_claimed)
 {
     Footprint footprint;
-    *ret_claimed = footprint_compute(plan, graphs, NULL, 0, &footprint);
+    *ret_claimed = footprint_compute(plan, graphs, NULL, NULL, 0, &footprint);
     return footprint.peak_bytes + plan_outside_bytes(plan) <= plan->cluster->device->usable_bytes;
 }
 

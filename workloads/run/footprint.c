@@ -466,7 +466,7 @@ static Profile micro_batch(Foot *foot, int64_t *ret_after_forward)
     return profile_then(profile, backward_end(foot, pending));
 }
 
-gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank,
+gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, RetentionPlan *retention, const Routing *routing, int64_t ep_rank,
                            Footprint *ret_footprint)
 {
     Foot foot = {.plan = plan, .graphs = graphs, .cut = -1, .cut_tensor = -1, .claimed = TRUE, .first = TRUE};
@@ -474,7 +474,7 @@ gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, const Rou
     foot.explicit_prefetch = plan->prefetch == PLAN_PREFETCH_EXPLICIT;
     count_groups(&foot);
     count_rows(&foot, routing, ep_rank);
-    foot.retention = retention_plan_new(plan, graphs);
+    foot.retention = retention != NULL ? retention_plan_ref(retention) : retention_plan_new(plan, graphs, NULL);
     if (plan->seq_chunk > 0) {
         find_cut(&foot);
     }

@@ -12,9 +12,7 @@
  */
 #pragma once
 
-#include "models/block.h"
-#include "workloads/plan/plan.h"
-#include "workloads/plan/routing.h"
+#include "workloads/lower/retention.h"
 
 typedef struct Footprint {
     int64_t static_bytes;        /* between steps */
@@ -24,7 +22,8 @@ typedef struct Footprint {
 
 /*
  * Memory of the class of ranks at ep_rank of its EP group (routing as for lower_plan). FALSE: not claimed, because the
- * graph has a shape that the intervals do not cover (experts that recomputation does not reach, or splits).
+ * graph has a shape that the intervals do not cover (experts that recomputation does not reach, or splits). retention: what the
+ * layers keep, or NULL if nobody knows yet.
  */
-gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank,
+gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, RetentionPlan *retention, const Routing *routing, int64_t ep_rank,
                            Footprint *ret_footprint);

@@ -352,7 +352,8 @@ static RankRows *rank_rows_of(const RunGroups *groups)
 static int64_t foot_of(const RunGroups *groups, const RankRows *rows)
 {
     Footprint foot;
-    footprint_compute(groups->plan, groups->graphs, g_ptr_array_index(groups->routings, rows->group), rows->rank, &foot);
+    RetentionPlan *retention = groups->cache != NULL ? lower_cache_retention(groups->cache->lowered, groups->plan, groups->graphs) : NULL;
+    footprint_compute(groups->plan, groups->graphs, retention, g_ptr_array_index(groups->routings, rows->group), rows->rank, &foot);
     return foot.peak_bytes;
 }
 

@@ -229,7 +229,7 @@ static void shrink_loads(Plan *plan, const OldLoads *old)
 static double cache_bytes(const Plan *plan)
 {
     g_autoptr(ModelGraph) graphs = lower_graphs(plan);
-    g_autoptr(GArray) items = cache_items(plan, graphs, NULL);
+    g_autoptr(GArray) items = cache_items(plan, graphs);
     double sum = 0;
     for (guint i = 0; i < items->len; i++) {
         sum += (double)g_array_index(items, CacheItem, i).bytes;

@@ -1,8 +1,8 @@
 #include "workloads/run/tiers.h"
 
 #include "hw/host-link.h"
-#include "workloads/lower/cache-fill.h"
 #include "workloads/lower/lower.h"
+#include "workloads/lower/tier-cache.h"
 #include "workloads/run/run-cache.h"
 
 static ResultKept *kept_of(GPtrArray *kept, const char *name, const CacheItem *item)
@@ -29,9 +29,8 @@ static int by_benefit(gconstpointer a, gconstpointer b)
 }
 
 /* Operators of every kind of layer, the most seconds per byte first. */
-static void fill_kept(const Plan *plan, const ModelGraph *graphs, const RetentionPlan *retention, GPtrArray *kept)
+static void fill_kept(const ModelGraph *graphs, const GArray *items, const RetentionPlan *retention, GPtrArray *kept)
 {
-    g_autoptr(GArray) items = cache_items(plan, graphs, NULL);
     for (guint k = 0; k < items->len; k++) {
         const CacheItem *item = &g_array_index(items, CacheItem, k);
         const Graph *graph = model_graph_layer(graphs, item->layer);
@@ -140,10 +139,10 @@ void tiers_fill(RunCache *cache, const Plan *plan, const ModelGraph *graphs, con
     tiers->host_mean_bytes = counted;
     tiers->host_capacity_bytes = link.bytes;
     if (plan->has_cache) {
-        g_autoptr(RetentionPlan) retention = retention_plan_new(plan, graphs);
+        const RetentionPlan *retention = lower_cache_retention(cache->lowered, plan, graphs);
         tiers->policy = g_strdup(plan->cache_policy == CACHE_CHOICE ? "choice" : cache_policy((CachePolicyKind)plan->cache_policy)->id);
         fill_counts(&retention->counts, tiers);
-        fill_kept(plan, graphs, retention, tiers->kept);
+        fill_kept(graphs, lower_cache_stock(cache->lowered, plan, graphs)->items, retention, tiers->kept);
         warn_skewed(plan, host, result);
     }
     if (link.bytes > 0 && counted > link.bytes) {
