@@ -40,7 +40,7 @@ static gboolean run(const CommandCall *call, GError **error)
     if (plan == NULL) {
         return FALSE;
     }
-    RunOptions asked = {.memory_rank = -1, .peak_time = TRUE};
+    RunOptions asked = {.memory_rank = -1, .peak_time = TRUE, .phases = TRUE};
     g_autoptr(Result) result = run_plan(plan, &asked, error);
     if (result == NULL) {
         return FALSE;

@@ -28,7 +28,7 @@ static json_t *predict(json_t *value, const char *name, const char *base_dir, in
     if (plan == NULL) {
         return NULL;
     }
-    RunOptions options = {.memory_rank = rank};
+    RunOptions options = {.memory_rank = rank, .phases = TRUE};
     if (rank >= plan->cluster->n_ranks) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                     "%s: measured.rank: %" G_GINT64_FORMAT " of a cluster of %" G_GINT64_FORMAT " ranks", name, rank,

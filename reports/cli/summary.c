@@ -161,13 +161,31 @@ static void append_parts_at_peak(GString *out, const Result *result)
     text_append_wrapped(out, text->str, 2, WIDTH);
 }
 
-static const char *verdict(const Result *result)
+/* What is cached between blocks in use, and so is of no use to anybody else. */
+static void append_fragments(GString *out, const ResultPhases *phases)
+{
+    static const char *const titles[N_MOMENTS] = {"between steps", "after forward", "at the peak", "after backward"};
+    g_autoptr(GString) text = g_string_new("free between blocks in use:");
+    for (int i = 0; i < N_MOMENTS; i++) {
+        g_autofree char *gib = text_gib(phases->moments[i].fragmented_bytes);
+        g_string_append_printf(text, "%s %s" NO_BREAK "%s", i > 0 ? "," : "", titles[i], gib);
+    }
+    g_autofree char *largest = text_gib(phases->moments[MOMENT_PEAK].largest_free_bytes);
+    g_string_append_printf(text, "; largest free block at the peak" NO_BREAK "%s", largest);
+    g_string_append(out, "  ");
+    text_append_wrapped(out, text->str, 2, WIDTH);
+}
+
+static char *verdict(const Result *result)
 {
     if (!result->fits) {
-        return "DOES NOT FIT";
+        return g_strdup("DOES NOT FIT");
     }
-    gboolean tight = result->reserved_memory_bytes + result->non_framework_bytes > result->capacity_bytes;
-    return tight ? "fits, but the allocator's cache does not: it will be emptied again and again" : "fits";
+    if (result->phases != NULL && result->phases->n_retries > 0) {
+        return g_strdup_printf("fits, but the allocator's cache does not: it is emptied %" G_GINT64_FORMAT " times a step", result->phases->n_retries);
+    }
+    gboolean tight = result->phases == NULL && result->reserved_memory_bytes + result->non_framework_bytes > result->capacity_bytes;
+    return g_strdup(tight ? "fits, but the allocator's cache does not: it will be emptied again and again" : "fits");
 }
 
 static void append_memory(GString *out, const Plan *plan, const Result *result)
@@ -180,7 +198,8 @@ static void append_memory(GString *out, const Plan *plan, const Result *result)
     g_autofree char *still = text_gib(result->static_memory_bytes);
     g_autofree char *after = text_gib(result->after_forward_memory_bytes);
     g_autofree char *mean = text_gib(result->mean_rank_peak_bytes);
-    g_string_append_printf(out, "\n%-*s%s of %s GiB: %s\n", LABEL, "Memory", needed, capacity, verdict(result));
+    g_autofree char *fits = verdict(result);
+    g_string_append_printf(out, "\n%-*s%s of %s GiB: %s\n", LABEL, "Memory", needed, capacity, fits);
     append_memory_bar(out, result);
     g_string_append_printf(out, "  # allocated %s, = outside the framework %s, + reserved by the allocator %s GiB\n",
                            allocated, outside, reserved);
@@ -205,6 +224,9 @@ static void append_memory(GString *out, const Plan *plan, const Result *result)
     text_append_wrapped(out, place, 2, WIDTH);
     g_string_append_printf(out, "  allocated between steps %s, after forward %s, peak of the mean rank %s\n", still,
                            after, mean);
+    if (result->phases != NULL) {
+        append_fragments(out, result->phases);
+    }
 }
 
 /* The operators that pay most per byte, and where their results are; those with nothing kept end the list. */

@@ -62,6 +62,7 @@ static void collect_paths(json_t *object, const char *prefix, GPtrArray *paths)
 static gboolean check_paths(const Cases *cases, GError **error)
 {
     g_autoptr(Result) result = result_new();
+    result->phases = g_new0(ResultPhases, 1); /* predicted here, too */
     g_autoptr(json_t) object = result_to_json(result);
     g_autoptr(GPtrArray) paths = g_ptr_array_new_with_free_func(g_free);
     collect_paths(object, "", paths);

@@ -3,8 +3,6 @@
 
 #include "sim/mem/alloc-inside.h"
 
-static const int64_t RANGE = (int64_t)1 << ALLOC_RANGE_BITS;
-
 /* A tail may become so much larger at most, or smaller, from what it is now. */
 static void bound_above(AllocTail *tail, int64_t more)
 {
@@ -175,7 +173,7 @@ static int64_t place_of(const AllocModel *model, const Block *block)
     while (n + 1 < (int64_t)model->starts->len && g_array_index(model->starts, int64_t, n + 1) <= block->address) {
         n++;
     }
-    return (model->n_streams * N_POOLS + 1 + n) * RANGE + block->address - g_array_index(model->starts, int64_t, n);
+    return (model->n_streams * N_POOLS + 1 + n) * ALLOC_RANGE + block->address - g_array_index(model->starts, int64_t, n);
 }
 
 void alloc_model_append_place(const AllocModel *model, AllocBlock idx, GArray *words)

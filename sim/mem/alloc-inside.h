@@ -20,6 +20,7 @@ enum {
 
 /* Address space of one expandable segment. */
 enum { ALLOC_RANGE_BITS = 44 };
+#define ALLOC_RANGE ((int64_t)1 << ALLOC_RANGE_BITS)
 
 typedef enum Pool { POOL_SMALL, POOL_LARGE, N_POOLS } Pool;
 

@@ -5,14 +5,18 @@
 #include "sim/base/quantity.h"
 #include "sim/mem/alloc-inside.h"
 
-static const int64_t RANGE = (int64_t)1 << ALLOC_RANGE_BITS;
+void alloc_model_bound(AllocModel *model, int64_t capacity_bytes)
+{
+    g_assert(model->stats.n_segments == 0);
+    model->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : G_MAXINT64;
+}
 
 AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes)
 {
     g_assert(n_streams > 0 && capacity_bytes >= 0);
     AllocModel *model = g_new0(AllocModel, 1);
     model->n_streams = n_streams;
-    model->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : G_MAXINT64;
+    alloc_model_bound(model, capacity_bytes);
     model->next_address = SEGMENT_ROUND;
     model->tails = g_new0(gint32, n_streams * N_POOLS);
     model->tails_marked = g_new0(gint32, n_streams * N_POOLS);
@@ -94,7 +98,7 @@ static gint32 grow(AllocModel *model, int shelf, Pool pool, int64_t bytes)
     gint32 idx = block_bins_add(&model->blocks);
     Block *block = block_bins_get(&model->blocks, idx);
     tail = tail_idx != 0 ? block_bins_get(&model->blocks, tail_idx) : NULL;
-    block->address = tail != NULL ? tail->address + tail->bytes : (shelf + 1) * RANGE;
+    block->address = tail != NULL ? tail->address + tail->bytes : (shelf + 1) * ALLOC_RANGE;
     block->bytes = more;
     block->shelf = (gint16)shelf;
     block->pool = (guint8)pool;

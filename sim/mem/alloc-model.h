@@ -48,6 +48,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(AllocModel, alloc_model_free)
 /* Switches to expandable segments; before the first allocation. */
 void alloc_model_make_expandable(AllocModel *model);
 
+/* Bounds what segments may take, as alloc_model_new() does; before the first allocation. 0 = no bound. */
+void alloc_model_bound(AllocModel *model, int64_t capacity_bytes);
+
 /* Back to the start: an empty device, nothing counted, segments that do not expand. */
 void alloc_model_reset(AllocModel *model);
 
@@ -104,6 +107,16 @@ int64_t alloc_model_block_bytes(const AllocModel *model, AllocBlock block);
 void alloc_model_release_cached(AllocModel *model);
 
 const AllocStats *alloc_model_stats(const AllocModel *model);
+
+/* What is cached: reserved, and in no block in use. */
+typedef struct AllocFree {
+    int64_t bytes;
+    int64_t bound_bytes; /* of these, what cannot go back to the device: in segments (expandable: pages) that hold blocks in use */
+    int64_t largest_bytes; /* the largest free block */
+} AllocFree;
+
+/* Looks at every block. */
+void alloc_model_free_space(const AllocModel *model, AllocFree *ret_free);
 
 /* From now on the present is the highest. */
 void alloc_model_reset_peaks(AllocModel *model);

@@ -59,6 +59,12 @@ static const Measured measured[] = {
       {"peak_memory_bytes", 0.5, 4, 2},
       {"static_memory_bytes", 0.1, 1, 1},
       {"reserved_memory_bytes", 5, 8, 5}}},
+    /* the same rows on one GPU, on another machine; what is fragmented see test_fragmentation() */
+    {"h200-fragmentation.csv",
+     24,
+     {{"memory.phases.between_steps.allocated_bytes", 0.1, 0.2, 0.1},
+      {"memory.phases.after_backward.allocated_bytes", 0.1, 0.2, 0.1},
+      {"memory.phases.between_steps.reserved_bytes", 2, 8, 1}}},
     /* other people's runs, on devices known by their data sheets */
     {"published-memory.csv", 4, {{"peak_memory_bytes", 1.5, 2, 1.5}}},
     {"published-steps.csv", 37, {{"tokens_per_s_per_gpu", 20, 50, 15}}},
@@ -66,7 +72,7 @@ static const Measured measured[] = {
 
 static json_t *predict(json_t *value, const char *name, const char *base_dir, int64_t rank, GError **error)
 {
-    RunOptions options = {.memory_rank = rank};
+    RunOptions options = {.memory_rank = rank, .phases = TRUE};
     g_autoptr(Plan) plan = plan_from_json(value, name, base_dir, error);
     g_autoptr(Result) result = plan != NULL ? run_plan(plan, &options, error) : NULL;
     return result != NULL ? result_to_json(result) : NULL;
@@ -101,6 +107,39 @@ static void test_bounds(void **state)
         ok = is_within(validation, &table->bounds[i], table->n_rows) && ok;
     }
     assert_true(ok);
+}
+
+/*
+ * What lies free between blocks in use, phase by phase. Errors in percent of what the allocator has reserved, since where
+ * little is fragmented an error in percent of that says nothing.
+ */
+static void test_fragmentation(void **state)
+{
+    (void)state;
+    enum { REFERENCE = 6 }; /* the column of what is reserved */
+    static const double mean_most[] = {1, 2, 1.5, 1}, most = 13;
+    g_autoptr(GError) error = NULL;
+    g_autofree char *path = check_source_path("tests/reference/h200-fragmentation.csv");
+    g_autoptr(Cases) cases = cases_load(path, &error);
+    check_no_error(error);
+    g_autoptr(Validation) validation = validation_run(cases, predict, NULL, &error);
+    check_no_error(error);
+    size_t n_columns = cases_n_measured(cases);
+    check_string(cases_measured_path(cases, REFERENCE), "memory.phases.between_steps.reserved_bytes");
+    for (size_t c = 0; c < G_N_ELEMENTS(mean_most); c++) {
+        double mean = 0, worst = 0;
+        assert_true(g_str_has_suffix(cases_measured_path(cases, c), ".fragmented_bytes"));
+        for (size_t row = 0; row < validation->n_rows; row++) {
+            const double *measured_row = &validation->measured[row * n_columns], *predicted = &validation->predicted[row * n_columns];
+            double error_percent = 100 * fabs(predicted[c] - measured_row[c]) / measured_row[REFERENCE];
+            mean += error_percent / (double)validation->n_rows;
+            worst = fmax(worst, error_percent);
+        }
+        if (!(mean <= mean_most[c] && worst <= most)) {
+            print_error("%s: mean absolute %.2f %% of what is reserved, worst %.2f %%\n", cases_measured_path(cases, c), mean, worst);
+            fail();
+        }
+    }
 }
 
 /*
@@ -168,11 +207,12 @@ static void test_selective_gain(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[G_N_ELEMENTS(measured) + 1] = {0};
+    struct CMUnitTest tests[G_N_ELEMENTS(measured) + 2] = {0};
     for (size_t i = 0; i < G_N_ELEMENTS(measured); i++) {
         tests[i] = (struct CMUnitTest){
             .name = measured[i].table, .test_func = test_bounds, .initial_state = (void *)(uintptr_t)&measured[i]};
     }
     tests[G_N_ELEMENTS(measured)] = (struct CMUnitTest){.name = "gain of selective recomputation", .test_func = test_selective_gain};
+    tests[G_N_ELEMENTS(measured) + 1] = (struct CMUnitTest){.name = "fragmentation by phase", .test_func = test_fragmentation};
     return _cmocka_run_group_tests("measured-steps", tests, G_N_ELEMENTS(tests), NULL, NULL);
 }

@@ -178,11 +178,75 @@ static void test_expandable(void **state)
     assert_null(alloc_model_find_fault(model));
 }
 
+/* What is cached, what of it cannot go back, and the largest block. */
+static void check_free(const AllocModel *model, int64_t bytes, int64_t bound_bytes, int64_t largest_bytes)
+{
+    AllocFree space;
+    alloc_model_free_space(model, &space);
+    check_int(space.bytes, bytes);
+    check_int(space.bytes, alloc_model_stats(model)->reserved_bytes - alloc_model_stats(model)->allocated_bytes);
+    check_int(space.bound_bytes, bound_bytes);
+    check_int(space.largest_bytes, largest_bytes);
+}
+
+static void test_free_space(void **state)
+{
+    (void)state;
+    g_autoptr(AllocModel) model = alloc_model_new(2, 0);
+    check_free(model, 0, 0, 0);
+    AllocBlock whole = alloc_model_take(model, 0, 40 * MIB), part = alloc_model_take(model, 0, 4 * MIB), small = alloc_model_take(model, 1, KIB);
+    check_free(model, 18 * MIB - KIB, 18 * MIB - KIB, 16 * MIB); /* of 20 MiB, and of 2 */
+    alloc_model_give(model, whole);
+    check_free(model, 58 * MIB - KIB, 18 * MIB - KIB, 40 * MIB); /* a segment that is wholly free can go back */
+    alloc_model_give(model, part);
+    check_free(model, 62 * MIB - KIB, 2 * MIB - KIB, 40 * MIB);
+    alloc_model_give(model, small);
+    check_free(model, 62 * MIB, 0, 40 * MIB);
+    alloc_model_release_cached(model);
+    check_free(model, 0, 0, 0);
+}
+
+/* Of expandable segments what shares a page with a block in use is bound: up to a page on either side of a free block. */
+static void test_free_pages(void **state)
+{
+    (void)state;
+    g_autoptr(AllocModel) model = alloc_model_new(1, 0);
+    AllocBlock blocks[3];
+    alloc_model_make_expandable(model);
+    for (int i = 0; i < 3; i++) {
+        blocks[i] = alloc_model_take(model, 0, 50 * MIB); /* pages end at 20, 40, ... 160 MiB */
+    }
+    check_free(model, 10 * MIB, 10 * MIB, 10 * MIB);
+    alloc_model_give(model, blocks[1]); /* 50 to 100: 60 to 100 are whole pages */
+    check_free(model, 60 * MIB, 20 * MIB, 50 * MIB);
+    alloc_model_give(model, blocks[0]); /* 0 to 100 */
+    check_free(model, 110 * MIB, 10 * MIB, 100 * MIB);
+    alloc_model_give(model, blocks[2]);
+    check_free(model, 160 * MIB, 0, 160 * MIB);
+}
+
+/* A bound that is set later is that of a model made with it. */
+static void test_bound(void **state)
+{
+    (void)state;
+    g_autoptr(AllocModel) model = alloc_model_new(1, 0);
+    alloc_model_take(model, 0, 100 * MIB);
+    alloc_model_reset(model);
+    alloc_model_bound(model, 30 * MIB);
+    AllocBlock first = alloc_model_take(model, 0, 12 * MIB), second = alloc_model_take(model, 0, 12 * MIB);
+    assert_true(first > 0 && second > 0);
+    check_int(alloc_model_take(model, 0, 12 * MIB), ALLOC_FAILED);
+    alloc_model_give(model, first);
+    assert_true(alloc_model_take(model, 0, 14 * MIB) > 0); /* the first segment goes back for it */
+    check_int(alloc_model_stats(model)->reserved_bytes, 26 * MIB);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one),  cmocka_unit_test(test_nothing), cmocka_unit_test(test_best_fit),
         cmocka_unit_test(test_full), cmocka_unit_test(test_random), cmocka_unit_test(test_expandable),
+        cmocka_unit_test(test_free_space), cmocka_unit_test(test_free_pages), cmocka_unit_test(test_bound),
     };
     return cmocka_run_group_tests_name("alloc-model", tests, NULL, NULL);
 }

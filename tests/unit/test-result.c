@@ -55,6 +55,8 @@ static Result *example(void)
     result->forward_s = 0.5;
     result->fits = TRUE;
     result->at_peak[MEM_UNSHARDED] = 77;
+    result->phases = g_new0(ResultPhases, 1);
+    result->phases->moments[MOMENT_AFTER_BACKWARD] = (ResultMoment){10, 17, 3, 2};
     result->evidence[EVIDENCE_FITTED] = 0.25;
     ResultOperator *entry = g_new0(ResultOperator, 1);
     entry->name = g_strdup("RMSNorm");
@@ -99,6 +101,11 @@ static void test_paths(void **state)
     check_close(json_real_value(forward), 0.5, 0);
     g_autoptr(json_t) norm = result_get(result, "time.by_operator.RMSNorm");
     check_close(json_real_value(norm), 0.125, 0);
+    g_autoptr(json_t) object = result_to_json(result);
+    static const char *const moments[] = {"between_steps", "after_forward", "peak", "after_backward"};
+    check_order(json_object_get(json_object_get(object, "memory"), "phases"), moments, G_N_ELEMENTS(moments));
+    g_autoptr(json_t) cached = result_get(result, "memory.phases.after_backward.cached_bytes");
+    check_int(json_integer_value(cached), 7);
     g_autoptr(json_t) unsharded = result_get(result, "memory.at_peak.unsharded");
     check_int(json_integer_value(unsharded), 77);
     g_autoptr(json_t) fits = result_get(result, "fits");

@@ -163,6 +163,25 @@ static void test_tight(void **state)
     example->result->capacity_bytes = (int64_t)55 << 30;
     g_autofree char *text = summary_text(&example->plan, example->result);
     check_contains(text, "50.00 of 55.00 GiB: fits, but the allocator's cache does not");
+    assert_null(strstr(text, "free between blocks"));
+}
+
+/* The allocator was looked at: what is fragmented, and how often it has to give its cache back. */
+static void test_phases(void **state)
+{
+    Example *example = *state;
+    ResultPhases *phases = example->result->phases = g_new0(ResultPhases, 1);
+    for (int i = 0; i < N_MOMENTS; i++) {
+        phases->moments[i] = (ResultMoment){.fragmented_bytes = (int64_t)(i + 1) << 30, .largest_free_bytes = (int64_t)(i + 5) << 30};
+    }
+    example->result->capacity_bytes = (int64_t)55 << 30;
+    g_autofree char *never = summary_text(&example->plan, example->result);
+    check_contains(never, "50.00 of 55.00 GiB: fits\n");
+    check_contains(never, "free between blocks in use: between steps 1.00, after forward 2.00, at the peak 3.00,\n  after backward 4.00; largest free "
+                          "block at the peak 7.00\n");
+    phases->n_retries = 3;
+    g_autofree char *thrice = summary_text(&example->plan, example->result);
+    check_contains(thrice, "fits, but the allocator's cache does not: it is emptied 3 times a step\n");
 }
 
 static void test_same_bytes(void **state)
@@ -180,6 +199,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_unknown_peak, setup, teardown),
         cmocka_unit_test_setup_teardown(test_does_not_fit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_tight, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_phases, setup, teardown),
         cmocka_unit_test_setup_teardown(test_same_bytes, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

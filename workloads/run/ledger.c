@@ -88,6 +88,9 @@ static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
         return TRUE;
     }
     alive->block = alloc_model_take(walk->alloc, instr->stream, MAX(instr->bytes, 1));
+    if (alive->block == ALLOC_FAILED) {
+        return walk_fail(walk, instr, "no free block is large enough", error);
+    }
     alive->tag = instr->tag;
     alive->rounded_bytes = alloc_model_round(MAX(instr->bytes, 1));
     walk->held.rounded += alive->rounded_bytes;

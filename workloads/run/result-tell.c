@@ -133,6 +133,25 @@ static void tell_tiers(const Teller *to, const char *key, const ResultTiers *tie
     }
 }
 
+static void tell_phases(const Teller *to, const char *key, const ResultPhases *phases)
+{
+    if (begin(to, key, FALSE)) {
+        for (int i = 0; i < N_MOMENTS; i++) {
+            const ResultMoment *moment = &phases->moments[i];
+            if (begin(to, result_moment_name((MemoryMoment)i), FALSE)) {
+                integer(to, "allocated_bytes", moment->allocated_bytes);
+                integer(to, "reserved_bytes", moment->reserved_bytes);
+                integer(to, "cached_bytes", moment->reserved_bytes - moment->allocated_bytes);
+                integer(to, "fragmented_bytes", moment->fragmented_bytes);
+                integer(to, "largest_free_bytes", moment->largest_free_bytes);
+                end(to);
+            }
+        }
+        integer(to, "allocator_retries", phases->n_retries);
+        end(to);
+    }
+}
+
 static void tell_memory(const Teller *to, const char *key, const Result *result)
 {
     if (begin(to, key, FALSE)) {
@@ -155,6 +174,9 @@ static void tell_memory(const Teller *to, const char *key, const Result *result)
         text(to, "peak_place", result->peak_place);
         if (isfinite(result->peak_time_s)) {
             number(to, "peak_time_s", result->peak_time_s);
+        }
+        if (result->phases != NULL) {
+            tell_phases(to, "phases", result->phases);
         }
         tell_tiers(to, "tiers", result->tiers);
         end(to);

@@ -25,6 +25,13 @@ const char *result_mem_tag_name(MemTag tag)
     return mem_tag_names[tag];
 }
 
+const char *result_moment_name(MemoryMoment moment)
+{
+    static const char *const names[N_MOMENTS] = {"between_steps", "after_forward", "peak", "after_backward"};
+    g_assert(moment < N_MOMENTS);
+    return names[moment];
+}
+
 static void operator_free(gpointer data)
 {
     ResultOperator *entry = data;
@@ -91,6 +98,7 @@ void result_free(Result *result)
     g_array_unref(result->group_growth);
     tiers_free(result->tiers);
     g_free(result->peak_place);
+    g_free(result->phases);
     g_free(result);
 }
 

@@ -57,6 +57,29 @@ typedef struct ResultTiers {
     GPtrArray *kept;                         /* ResultKept */
 } ResultTiers;
 
+/* Moments of a step at which memory is looked at. */
+typedef enum MemoryMoment {
+    MOMENT_BETWEEN_STEPS, /* after the optimizer; gradients are gone */
+    MOMENT_AFTER_FORWARD, /* of the last micro-batch, as the next one */
+    MOMENT_PEAK,
+    MOMENT_AFTER_BACKWARD,
+    N_MOMENTS
+} MemoryMoment;
+
+/* What the allocator of a rank holds then. */
+typedef struct ResultMoment {
+    int64_t allocated_bytes;
+    int64_t reserved_bytes;   /* allocated or cached */
+    int64_t fragmented_bytes; /* cached, but in segments that are partly in use: they cannot go back to the device */
+    int64_t largest_free_bytes; /* the largest block that is cached */
+} ResultMoment;
+
+/* The allocator in a step that is not the first; see moments.h. */
+typedef struct ResultPhases {
+    ResultMoment moments[N_MOMENTS];
+    int64_t n_retries; /* requests for which cached segments had to go back to the device first */
+} ResultPhases;
+
 typedef struct Result {
     int64_t ranks;
     double step_time_s;
@@ -72,6 +95,7 @@ typedef struct Result {
     int64_t peak_rank;
     char *peak_place; /* "backward of layer 7, mlp.down_proj" */
     double peak_time_s; /* of the step, when the host issues what makes the peak; NAN = not asked */
+    ResultPhases *phases; /* NULL = not asked */
     gboolean fits;
     int64_t capacity_bytes, non_framework_bytes;
     int64_t seq_chunk;         /* tokens of a chunk of the loss, found if the plan leaves it open; 0 = not chunked */
@@ -101,8 +125,9 @@ Result *result_new(void);
 void result_free(Result *result);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Result, result_free)
 
-/* Name of a part of memory.at_peak ("unsharded"). */
+/* Name of a part of memory.at_peak ("unsharded"), of memory.phases ("after_forward"). */
 const char *result_mem_tag_name(MemTag tag);
+const char *result_moment_name(MemoryMoment moment);
 
 /*
  * Who is told what a result holds: its members in the order of the schema. key NULL: an element of a list. begin: an object or a

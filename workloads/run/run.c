@@ -8,6 +8,7 @@
 #include "workloads/lower/tier-cache.h"
 #include "workloads/lower/whole.h"
 #include "workloads/run/groups.h"
+#include "workloads/run/moments.h"
 #include "workloads/run/peak-time.h"
 #include "workloads/run/run-cache.h"
 #include "workloads/run/run-moe.h"
@@ -60,6 +61,25 @@ static gboolean fill_peak_time(const Run *run, Result *result, GError **error)
     }
     result->peak_time_s = time.seconds;
     return TRUE;
+}
+
+/*
+ * Where the cache is larger than the device, the allocator gives segments back in between; expandable ones are not known to. Of a
+ * plan that does not fit, what a device would hold that is large enough.
+ */
+static void fill_phases(const Run *run, Result *result)
+{
+    g_autoptr(GError) error = NULL;
+    const Program *program = run->memory.program;
+    ResultPhases phases;
+    int64_t capacity_bytes = result->capacity_bytes - result->non_framework_bytes;
+    gboolean bounded = result->fits && !program->expandable_segments;
+    if (!moments_find(run->plan, program, bounded ? capacity_bytes : 0, &phases, &error)) {
+        g_autofree char *text = g_strdup_printf("memory suffices, but not in one piece: %s; memory.expandable_segments joins free blocks", error->message);
+        g_ptr_array_add(result->warnings, g_steal_pointer(&text));
+        return;
+    }
+    result->phases = g_memdup2(&phases, sizeof phases);
 }
 
 static int by_seconds(gconstpointer a, gconstpointer b)
@@ -250,6 +270,9 @@ Result *run_settled(RunCache *cache, const Plan *plan, const RunOptions *options
     }
     if (result != NULL && options != NULL && options->peak_time && !fill_peak_time(&run, result, error)) {
         g_clear_pointer(&result, result_free);
+    }
+    if (result != NULL && options != NULL && options->phases) {
+        fill_phases(&run, result);
     }
     group_memory_clear(&run.memory);
     run_groups_clear(&run.groups);

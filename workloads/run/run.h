@@ -11,6 +11,7 @@
 typedef struct RunOptions {
     int64_t memory_rank; /* rank whose memory is reported; -1 = the worst */
     gboolean peak_time;  /* also say when in the step its peak is, which takes another simulated step */
+    gboolean phases;     /* also what the allocator holds at the ends of its phases, which takes three walks through its memory */
 } RunOptions;
 
 /*
