@@ -69,6 +69,7 @@ static const DrawField fields[] = {
     {"precision.gemm", "|||fp8"},
     {"optimizer.kind", "||adamw|muon|muon"},
     {"optimizer.offload", "||true"},
+    {"optimizer.sharding", "|layer_wise|layer_wise"},
     {"optimizer.per_head", "||true"},
     {"optimizer.master_weights", "||true"},
     {"optimizer.moments", "||fp32|bf16|int8"},

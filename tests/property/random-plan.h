@@ -64,6 +64,8 @@ static inline void random_state_words(uint64_t seed, gboolean plain, GString *wo
     if (!plain && strstr(words->str, "precision.parameters=bf16") != NULL && strstr(words->str, "parallel.fsdp") == NULL) {
         static const char *const shardings[] = {"fsdp", "zero1", "none"};
         g_string_append_printf(words, " parallel.sharding=%s", shardings[random_below(seed, 26, 3)]);
+        gboolean deals = strstr(words->str, "zero1") != NULL && strstr(words->str, "offload=true") == NULL && random_below(seed, 44, 2) == 0;
+        g_string_append(words, deals ? " optimizer.sharding=layer_wise" : "");
     }
     static const char *const moments[] = {"", "", " optimizer.moments=bf16", " optimizer.moments=int8"};
     g_string_append(words, moments[random_below(seed, 25, 4)]);
@@ -92,7 +94,7 @@ static inline void random_loss_words(GString *words, uint64_t seed, gboolean has
     g_string_append(words, has_indexer && random_below(seed, 41, 2) == 0 ? " loss.index_kl_coeff=0.5" : "");
 }
 
-/* The words of a random plan; caller frees. Draws 0 to 43 of the seed. */
+/* The words of a random plan; caller frees. Draws 0 to 44 of the seed. */
 static inline char *random_plan_words(uint64_t seed)
 {
     static const int64_t eps[] = {1, 2, 4, 8};

@@ -27,7 +27,8 @@ static gboolean check_optimizer(const char *words, const Plan *plan, const Model
     guint kept = 0;
     for (guint c = 0; c < program->calls->len; c++) {
         Call *call = &g_array_index(program->calls, Call, c);
-        if (strcmp(program_segment(program, call->segment)->name, "matrices made orthogonal") == 0) {
+        const char *name = program_segment(program, call->segment)->name;
+        if (strcmp(name, "matrices made orthogonal") == 0 || strcmp(name, "updated tensors gathered") == 0) {
             g_array_index(program->calls, Call, kept++) = *call;
         }
     }

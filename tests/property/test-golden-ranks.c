@@ -1,6 +1,6 @@
 /*
  * Golden training runs through virtual ranks: an independent implementation's losses, gradient norm and expert loads of every
- * step, and its last weights, met by the program of a plan on 2, 4 and 8 ranks with FSDP, replicas and expert parallelism. A step has two or three
+ * step, and its last weights, met by the program of a plan on 2, 4 and 8 ranks with FSDP, replicas and expert parallelism, or sharded optimizer states. A step has two or three
  * sequences, so some ranks have none. Losses beside the main one are met, too: Mixtral's balancing loss, which is over all
  * tokens of the step, its z-loss, and the KL loss of K3's indexers.
  */
@@ -23,6 +23,7 @@ typedef struct World {
     gboolean selective;   /* recompute what is no product, exchange or attention */
     int overlap_chunks;   /* of tokens, whose rows travel while others are computed; 0: 1 */
     gboolean accumulates; /* a sequence after the other: as many micro-batches as sequences fall to a rank */
+    const char *states;   /* parallel.sharding, or "layer_wise"; NULL: FSDP */
 } World;
 
 static const World worlds[] = {
@@ -34,6 +35,10 @@ static const World worlds[] = {
     {"llama-tiny", 8, 1, 1, TRUE, TRUE},
     {"llama-tiny-muon", 2, 1, 1, TRUE, FALSE},
     {"llama-tiny-muon", 8, 2, 1, TRUE, TRUE},
+    {"llama-tiny", 4, 1, 1, TRUE, FALSE, .states = "none"},
+    {"llama-tiny-muon", 4, 1, 1, TRUE, FALSE, .states = "zero1"},
+    {"llama-tiny-muon", 3, 1, 1, TRUE, FALSE, .states = "layer_wise"},
+    {"llama-tiny-muon", 8, 2, 1, TRUE, TRUE, .states = "layer_wise"},
     {"mixtral-tiny", 1, 1, 1, TRUE, FALSE},
     {"mixtral-tiny", 2, 1, 2, TRUE, FALSE},
     {"mixtral-tiny", 2, 2, 1, TRUE, TRUE},
@@ -41,6 +46,7 @@ static const World worlds[] = {
     {"mixtral-tiny", 4, 1, 4, TRUE, FALSE, .dispatch = "deepep", .selective = TRUE},
     {"mixtral-tiny", 8, 1, 8, TRUE, FALSE},
     {"mixtral-tiny", 8, 2, 2, TRUE, TRUE},
+    {"mixtral-tiny", 8, 2, 2, TRUE, TRUE, .states = "layer_wise"},
     {"mixtral-tiny", 8, 2, 4, FALSE, FALSE, .dispatch = "all_gather", .selective = TRUE},
     {"k3-mini-lora", 2, 1, 2, TRUE, FALSE},
     {"k3-mini-lora", 4, 2, 2, FALSE, TRUE},
@@ -164,13 +170,17 @@ static Plan *world_plan(const World *world, const Golden *golden, const char *co
     int64_t micro_batch = world->accumulates ? 1 : most;
     gboolean lora = golden->options.lora, muon = g_strcmp0(json_string_value(json_object_get(golden->file, "optimizer")), "muon") == 0;
     g_autofree char *losses = layer_fields(world, golden);
+    gboolean deals = g_strcmp0(world->states, "layer_wise") == 0;
+    g_autofree char *sharding = world->states == NULL ? g_strdup_printf("\"fsdp\": {\"reshard_after_forward\": %s}", world->reshard ? "true" : "false")
+                                                      : g_strdup_printf("\"sharding\": \"%s\"", deals ? "zero1" : world->states);
     g_autofree char *text = g_strdup_printf(
         "{\"model\": \"%s\", \"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": %d}, \"parallel\": {\"dp_replicate\": %d, \"ep\": %d, "
-        "\"fsdp\": {\"reshard_after_forward\": %s}}, \"workload\": {%s \"seq_len\": %d, \"micro_batch\": %d, \"global_batch\": %d}, \"memory\": {\"recompute\": "
-        "\"%s\"}%s%s}",
-        config, world->ranks, world->replicas, world->ep, world->reshard ? "true" : "false",
+        "%s}, \"precision\": {\"parameters\": \"%s\"}, \"optimizer\": {\"kind\": \"%s\"%s}, \"workload\": {%s \"seq_len\": %d, \"micro_batch\": %d, \"global_batch\": %d}, \"memory\": {\"recompute\": "
+        "\"%s\"}%s}",
+        config, world->ranks, world->replicas, world->ep, sharding, lora || world->states != NULL ? "bf16" : "fp32", muon ? "muon" : "adamw",
+        deals ? ", \"sharding\": \"layer_wise\"" : "",
         lora ? "\"mode\": \"lora\", \"lora\": {\"rank\": 4, \"targets\": [\"attention\", \"shared\", \"experts\"]}," : "",
-        (int)golden->tokens->dims[2], (int)micro_batch, (int)(most * world->ranks), world->selective ? "selective" : world->recompute ? "full" : "none", muon ? ", \"optimizer\": {\"kind\": \"muon\"}" : "", losses);
+        (int)golden->tokens->dims[2], (int)micro_batch, (int)(most * world->ranks), world->selective ? "selective" : world->recompute ? "full" : "none", losses);
     g_autoptr(json_t) value = json_loads(text, 0, NULL);
     assert_non_null(value);
     Plan *plan = plan_from_json(value, "golden", NULL, &error);
@@ -343,8 +353,9 @@ int main(int argc, char **argv)
         if (wanted && !exists) {
             print_message("# %s: not in %s, name its folder in MOESIM_GOLDEN_DIR\n", worlds[i].run, folder);
         } else if (wanted) {
-            g_snprintf(names[n], sizeof names[n], "%s on %d ranks, EP %d%s%s%s", worlds[i].run, worlds[i].ranks, worlds[i].ep,
+            g_snprintf(names[n], sizeof names[n], "%s on %d ranks, EP %d%s%s%s%s%s", worlds[i].run, worlds[i].ranks, worlds[i].ep,
                        worlds[i].dispatch != NULL ? ", " : "", worlds[i].dispatch != NULL ? worlds[i].dispatch : "",
+                       worlds[i].states != NULL ? ", " : "", worlds[i].states != NULL ? worlds[i].states : "",
                        worlds[i].accumulates ? ", in micro-batches" : "");
             tests[n] = (struct CMUnitTest){names[n], test_world, NULL, NULL, (void *)(guintptr)&worlds[i]};
             n++;

@@ -301,6 +301,11 @@ static const struct {
     "\"gpus_per_node\": 4}, \"parallel\": {\"ep\": 2}, \"moe\": {\"dispatch\": \"deepep\", \"redundant_experts\": 2}, \"workload\": "
     "{\"seq_len\": 3}, \"kernels\": \"eager\", \"optimizer\": {\"kind\": \"muon\"}}",
      5},
+    /* whole tensors dealt to ranks, whose owners update them for all */
+    {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+     "\"gpus_per_node\": 4}, \"parallel\": {\"ep\": 2, \"sharding\": \"zero1\"}, \"precision\": {\"parameters\": \"bf16\"}, \"optimizer\": "
+     "{\"kind\": \"muon\", \"sharding\": \"layer_wise\"}, \"workload\": {\"seq_len\": 3}}",
+     5},
     /* chunks of tokens that travel while others are computed */
     {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
      "\"gpus_per_node\": 2}, \"parallel\": {\"ep\": 2}, \"moe\": {\"overlap_chunks\": 2}, \"workload\": {\"seq_len\": 4}}",

@@ -46,6 +46,7 @@ static void frame_free(void *data)
     g_array_unref(frame->like.sites);
     g_array_unref(frame->like.whole_units);
     g_array_unref(frame->like.whole_rounds);
+    g_array_unref(frame->like.dealt);
     g_ptr_array_unref(frame->like.groups);
     g_free(frame);
 }
@@ -109,6 +110,7 @@ const LowerFrame *lower_frame_keep(Lowering *lowering, const StepParts *parts)
     g_array_ref(program->sites);
     g_array_ref(program->whole_units);
     g_array_ref(program->whole_rounds);
+    g_array_ref(program->dealt);
     g_ptr_array_ref(program->groups);
     keep_calls(frame, program, parts);
     frame_key(lowering, key);
@@ -138,11 +140,14 @@ void lower_frame_start(const LowerFrame *frame, Lowering *lowering)
     share_array(&program->sites, frame->like.sites);
     share_array(&program->whole_units, frame->like.whole_units);
     share_array(&program->whole_rounds, frame->like.whole_rounds);
+    share_array(&program->dealt, frame->like.dealt);
     g_ptr_array_unref(program->groups);
     program->groups = g_ptr_array_ref(frame->like.groups);
     program->inputs = frame->like.inputs;
     program->n_tokens = frame->like.n_tokens;
     program->host_static_bytes = frame->like.host_static_bytes;
+    program->uneven_state_bytes = frame->like.uneven_state_bytes;
+    program->fullest_rank = frame->like.fullest_rank;
     memcpy(program->static_bytes, frame->like.static_bytes, sizeof program->static_bytes);
     for (guint i = 0; i < frame->segments->len; i++) {
         program_share_segment(program, g_ptr_array_index(frame->segments, i));

@@ -5,7 +5,7 @@ FsdpGroup *fsdp_group_new(const Plan *plan, GroupKind mesh)
     FsdpGroup *group = g_new0(FsdpGroup, 1);
     group->params = g_array_new(FALSE, TRUE, sizeof(FsdpParam));
     group->mesh = mesh;
-    group->n_shards = mesh == GROUP_EXPERT && plan->sharding != PLAN_SHARDING_NONE ? plan->efsdp : plan_n_shards(plan, FALSE);
+    group->n_shards = plan_n_shards(plan, mesh == GROUP_EXPERT);
     group->n_ranks = mesh == GROUP_EXPERT ? plan->efsdp : plan->dp_shard * plan->cp;
     group->resident = plan->sharding != PLAN_SHARDING_FSDP;
     return group;
@@ -84,7 +84,7 @@ void fsdp_group_price(FsdpGroup *group, const Plan *plan)
         group->gather = coll_price(cluster, COLL_all_gather, &ranks, dtype_bytes(plan->compute, group->padded_numel));
         group->reduce = coll_price(cluster, COLL_reduce_scatter, &ranks, dtype_bytes(plan->reduce, group->trainable_padded_numel));
     }
-    if (group->n_shards < group->n_ranks) { /* nothing is sharded: whole gradients are summed */
+    if (group->n_shards < group->n_ranks) { /* no tensor is cut: whole gradients are summed */
         ranks = cluster_group(cluster, 0, expert ? plan->ep : 1, group->n_ranks);
         group->reduce = coll_price(cluster, COLL_all_reduce, &ranks, dtype_bytes(plan->reduce, group->trainable_padded_numel));
     }

@@ -64,6 +64,7 @@ typedef struct Lowering {
     gint32 losses;         /* first loss buffer: value and gradient of each chunk; the last buffers of the program */
     gint32 balance_table;  /* buffer of what balancing has counted */
     gint32 whole_stages;   /* buffers of the rounds of whole matrices (whole.h) */
+    gint32 dealt;          /* buffer of the tensors that owners have updated (deal.h) */
     gint32 chunk_sums;     /* gradients summed over loss chunks */
     gint32 inputs;         /* token ids and labels: static, no buffer of the program */
     int cut;               /* first operator of the chunked part of the head, or -1 */

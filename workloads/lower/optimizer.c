@@ -2,6 +2,7 @@
 
 #include "hw/host-link.h"
 #include "workloads/lower/copies.h"
+#include "workloads/lower/deal.h"
 #include "workloads/lower/host-copy.h"
 #include "workloads/lower/lowering.h"
 #include "workloads/lower/whole.h"
@@ -337,7 +338,11 @@ static void lower_pieces(Lowering *lowering)
 {
     g_autoptr(GArray) pieces = g_array_new(FALSE, TRUE, sizeof(OptimPiece));
     g_autoptr(GArray) works = g_array_new(FALSE, TRUE, sizeof(Work));
-    lowering_each_group(lowering, collect_pieces, pieces);
+    if (lowering->plan->layer_wise) {
+        deal_adam_pieces(lowering->program, lowering->plan, pieces);
+    } else {
+        lowering_each_group(lowering, collect_pieces, pieces);
+    }
     optim_class(OPTIM_adamw)->cost((const OptimPiece *)(void *)pieces->data, (int)pieces->len, lowering->plan->moments, works);
     int segment = lowering_start_segment(lowering, NULL, "optimizer", NULL);
     emit_works(&lowering->emitter, works, LABEL_OPTIMIZER);
@@ -366,11 +371,13 @@ void lowering_optimizer(Lowering *lowering)
     if (lowering->plan->optimizer_offload) {
         lower_host_step(lowering);
     } else {
+        deal_plan(lowering->program, lowering->plan);
         whole_plan(lowering->program, lowering->plan);
         lower_rounds(lowering);
         lower_pieces(lowering);
         lowering_each_group(lowering, free_shard_grads, NULL);
     }
+    deal_gather(lowering);
     if (resident) {
         lowering_each_group(lowering, renew_resident, NULL);
     }

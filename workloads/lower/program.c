@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "workloads/lower/deal.h"
 #include "workloads/lower/whole.h"
 
 static const char *const label_names[N_LABELS - N_OPS] = {
@@ -107,6 +108,7 @@ Program *program_new(void)
     program->sites = g_array_new(FALSE, TRUE, sizeof(ProgramSite));
     program->whole_units = g_array_new(FALSE, TRUE, sizeof(WholeUnit));
     program->whole_rounds = g_array_new(FALSE, TRUE, sizeof(WholeRound));
+    program->dealt = g_array_new(FALSE, TRUE, sizeof(DealTensor));
     program->groups = g_ptr_array_new_with_free_func(group_free);
     return program;
 }
@@ -122,6 +124,7 @@ void program_free(Program *program)
     g_array_unref(program->sites);
     g_array_unref(program->whole_units);
     g_array_unref(program->whole_rounds);
+    g_array_unref(program->dealt);
     g_ptr_array_unref(program->groups);
     g_free(program);
 }
@@ -179,7 +182,8 @@ gboolean program_equal(const Program *a, const Program *b)
     gboolean same = a->calls->len == b->calls->len && memcmp(&a->repeat, &b->repeat, sizeof a->repeat) == 0 &&
                     a->n_buffers == b->n_buffers && a->n_tokens == b->n_tokens && a->clock.side == b->clock.side &&
                     memcmp(&a->clock.part, &b->clock.part, sizeof a->clock.part) == 0 &&
-                    memcmp(a->static_bytes, b->static_bytes, sizeof a->static_bytes) == 0 && a->host_static_bytes == b->host_static_bytes;
+                    memcmp(a->static_bytes, b->static_bytes, sizeof a->static_bytes) == 0 && a->host_static_bytes == b->host_static_bytes &&
+                    a->uneven_state_bytes == b->uneven_state_bytes;
     for (guint i = 0; same && i < a->calls->len; i++) {
         Call x = g_array_index(a->calls, Call, i), y = g_array_index(b->calls, Call, i);
         same = segment_equal(program_segment(a, x.segment), program_segment(b, y.segment));

@@ -75,6 +75,9 @@ typedef enum ValueAction {
     VALUE_DIRECTION,     /* slices of a round: momentum step, direction of descent; `op` is added to the call's round */
     VALUE_ORTHOGONALIZE, /* whole matrices of a round */
     VALUE_DESCEND,       /* slices of a round: the shards go along them */
+    VALUE_DEAL_PLACE,    /* all dealt tensors of the mesh `op`: those that this rank has updated, in their places */
+    VALUE_DEAL_TAKE,     /* the same once all ranks have theirs there: the others' become this rank's */
+    VALUE_DEAL_GATHER,   /* no VALUE of its own but a COLLECTIVE: every owner's part to all */
     N_VALUE_ACTIONS
 } ValueAction;
 
@@ -249,6 +252,7 @@ typedef struct Program {
     GArray *sites;       /* ProgramSite */
     GPtrArray *groups;   /* struct FsdpGroup, owned */
     GArray *whole_units, *whole_rounds; /* WholeUnit, WholeRound: matrices that Muon orthogonalises (whole.h) */
+    GArray *dealt;       /* DealTensor: tensors that ranks update for one another (deal.h) */
     gint32 ep_group;     /* of the sampled expert-parallel groups: classes of one group meet in its exchanges */
     gint32 inputs;       /* the static buffer of token ids and labels */
     gint32 n_buffers, n_tokens;
@@ -256,7 +260,9 @@ typedef struct Program {
     gboolean keeps_works; /* segments list the works of their kernels, for reports */
     int64_t host_static_bytes; /* the same in pinned host memory */
     ProgramClock clock;
-    int64_t static_bytes[N_MEM_TAGS]; /* alive before the step and after it */
+    int64_t static_bytes[N_MEM_TAGS]; /* alive before the step and after it; of the optimizer, on the fullest rank */
+    int64_t uneven_state_bytes; /* how many of these the mean rank does not have */
+    int64_t fullest_rank;       /* by optimizer states, where ranks differ in them; else 0 */
 } Program;
 
 Program *program_new(void);

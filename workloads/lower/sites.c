@@ -1,3 +1,4 @@
+#include "workloads/lower/deal.h"
 #include "workloads/lower/hottest.h"
 #include "workloads/lower/lowering.h"
 #include "workloads/lower/walk.h"
@@ -171,6 +172,7 @@ void lowering_start(Lowering *lowering, gint32 *head_frame, gint32 *embedding_fr
     }
     lowering->balance_table = lowering_take_buffers(lowering, 1);
     lowering->whole_stages = lowering_take_buffers(lowering, N_WHOLE_STAGES * N_WHOLE_BUFFERS);
+    lowering->dealt = lowering_take_buffers(lowering, lowering->plan->layer_wise ? 1 : 0);
     lowering->chunk_sums = lowering_take_buffers(lowering, CHUNK_PARAMS + 2 * (int)graphs->head->params->len);
     *head_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->head));
     *embedding_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->embedding));
@@ -213,7 +215,7 @@ static void add_static(Lowering *lowering, const GroupSite *site, void *data)
     for (guint i = 0; i < site->group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
         const GraphParam *param = graph_param(entry->graph, entry->param);
-        if (fsdp_has_grad(param)) {
+        if (fsdp_has_grad(param) && !plan->layer_wise) {
             OptimPiece piece = lowering_optim_piece(plan, param);
             int64_t *states = plan->optimizer_offload ? &lowering->program->host_static_bytes : &bytes[MEM_OPTIMIZER];
             *states += optim_class(plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw)->state_bytes(&piece, plan->moments);
@@ -241,6 +243,7 @@ void lowering_count_static(Lowering *lowering)
     const Plan *plan = lowering->plan;
     int64_t *bytes = lowering->program->static_bytes;
     lowering_each_group(lowering, add_static, NULL);
+    deal_count_states(lowering->program, plan);
     for (int64_t i = 0; i < lowering->graphs->n_layers; i++) {
         add_buffers(&bytes[MEM_PARAMETERS], lowering_layer_graph(lowering, i));
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "models/optim.h"
+#include "workloads/lower/deal.h"
 
 gboolean whole_takes(const Plan *plan, const GraphParam *param)
 {
@@ -60,7 +61,7 @@ static void add_units(const Plan *plan, const FsdpGroup *group, gint32 site, gin
         return;
     }
     WholeUnit unit = {.site = site, .param = i, .rows = stack ? param->dims[1] : param->dims[0] / heads,
-                      .cols = stack ? param->dims[2] : param->dims[1], .shard_numel = shard};
+                      .cols = stack ? param->dims[2] : param->dims[1], .shard_numel = shard, .owner = -1};
     if (!shards_cut(plan, group, param, &local)) {
         unit.n_blocks = local;
         unit.whole_numel = shard;
@@ -101,16 +102,62 @@ static void add_rounds(Program *program, const GArray *units, GroupKind mesh, in
                             .travels = travels, .mesh = (gint32)mesh, .rows = unit->rows, .cols = unit->cols,
                             .n_blocks = unit->n_blocks};
         for (gint32 k = 0; k < round.n; k++) {
-            round.slices += unit[k].shard_numel;
-            round.whole = MAX(round.whole, unit[k].whole_numel);
+            WholeUnit own = unit[k];
+            round.slices += own.shard_numel;
+            round.whole = MAX(round.whole, own.whole_numel);
+            own.owner = travels ? k : -1;
+            g_array_append_val(program->whole_units, own);
         }
-        g_array_append_vals(program->whole_units, unit, (guint)round.n);
         g_array_append_val(program->whole_rounds, round);
+    }
+}
+
+/* A unit joins the round of its turn. */
+static void add_dealt(Program *program, const WholeUnit *unit, GroupKind mesh, gboolean starts)
+{
+    if (starts) {
+        const WholeRound fresh = {.first = (gint32)program->whole_units->len, .dealt = TRUE, .mesh = (gint32)mesh};
+        g_array_append_val(program->whole_rounds, fresh);
+    }
+    WholeRound *round = &g_array_index(program->whole_rounds, WholeRound, program->whole_rounds->len - 1);
+    if (round->n == 0 || unit_flops(unit) > whole_round_flops(round)) {
+        round->rows = unit->rows;
+        round->cols = unit->cols;
+        round->n_blocks = unit->n_blocks;
+    }
+    round->n++;
+    round->slices = round->whole = MAX(round->whole, unit->whole_numel);
+    g_array_append_val(program->whole_units, *unit);
+}
+
+/* Rounds of dealt tensors: those of Muon in each turn. */
+static void plan_dealt(Program *program, const Plan *plan)
+{
+    const DealTensor *last = NULL;
+    for (guint i = 0; i < program->dealt->len; i++) {
+        const DealTensor *tensor = &g_array_index(program->dealt, DealTensor, i);
+        const FsdpGroup *group = g_array_index(program->sites, ProgramSite, (guint)tensor->site).group;
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, (guint)tensor->param);
+        const GraphParam *param = graph_param(entry->graph, entry->param);
+        gboolean stack = param->n_dims == 3;
+        int64_t heads = stack ? 1 : whole_heads(plan, param);
+        if (!whole_takes(plan, param)) {
+            continue;
+        }
+        WholeUnit unit = {.site = tensor->site, .param = tensor->param, .matrix = tensor->matrix, .owner = tensor->owner,
+                          .rows = stack ? param->dims[1] : param->dims[0] / heads, .cols = param->dims[stack ? 2 : 1],
+                          .n_blocks = heads, .shard_numel = tensor->numel, .whole_numel = tensor->numel};
+        add_dealt(program, &unit, (GroupKind)tensor->mesh, last == NULL || last->mesh != tensor->mesh || last->turn != tensor->turn);
+        last = tensor;
     }
 }
 
 void whole_plan(Program *program, const Plan *plan)
 {
+    if (plan->layer_wise) {
+        plan_dealt(program, plan);
+        return;
+    }
     for (int mesh = GROUP_DENSE; mesh <= GROUP_EXPERT; mesh++) {
         g_autoptr(GArray) stay = g_array_new(FALSE, TRUE, sizeof(WholeUnit)), travel = g_array_new(FALSE, TRUE, sizeof(WholeUnit));
         int64_t n_shards = 1;
@@ -133,13 +180,13 @@ double whole_max_over_mean(const Program *program)
     for (guint r = 0; r < program->whole_rounds->len; r++) {
         const WholeRound *round = &g_array_index(program->whole_rounds, WholeRound, r);
         const WholeUnit *units = &g_array_index(program->whole_units, WholeUnit, (guint)round->first);
-        int64_t n_shards = g_array_index(program->sites, ProgramSite, (guint)units->site).group->n_shards;
+        const FsdpGroup *group = g_array_index(program->sites, ProgramSite, (guint)units->site).group;
         double sum = 0;
         for (gint32 k = 0; k < round->n; k++) {
             sum += unit_flops(&units[k]);
         }
         most += whole_round_flops(round);
-        mean += round->travels ? sum / (double)n_shards : whole_round_flops(round);
+        mean += round->travels || round->dealt ? sum / (double)group->n_ranks : whole_round_flops(round);
     }
     return mean > 0 ? most / mean : 1;
 }

@@ -7,10 +7,12 @@
  * all-to-all makes rank j the owner of the j-th, and a second one brings the slices of the result back. So no rank holds
  * more than one whole matrix a round, and the matrices of a round cost about the same.
  *
+ * Units that are dealt to ranks as wholes (deal.h) stay, too: a round is what one turn gives to every rank.
+ *
  * Rounds overlap: while round r is orthogonalised, the slices of r + 1 are on their way, and those of r - 1 on theirs back.
  *
  * Invariants: (1) every trained hidden matrix is in one unit of one round; (2) a round's units lie on one mesh; (3) a round
- * that travels has at most as many units as its mesh has ranks.
+ * that travels or is dealt has at most as many units as its mesh has ranks, no two of one owner.
  */
 #pragma once
 
@@ -24,14 +26,15 @@ typedef struct WholeUnit {
     int64_t n_blocks;     /* on the rank that has most */
     int64_t shard_numel;  /* of this unit on one rank, padding included */
     int64_t whole_numel;  /* all blocks */
+    gint32 owner;         /* rank of the mesh that orthogonalises it; -1: every rank its own shard of it */
 } WholeUnit;
 
 /* What one rank does in a round, at most. */
 typedef struct WholeRound {
     gint32 first, n;      /* units */
-    gint32 travels;       /* boolean */
+    gint32 travels, dealt; /* booleans; dealt: whole units, of which a rank has its own alone (deal.h) */
     gint32 mesh;          /* GroupKind */
-    int64_t slices;       /* elements of its shards of all units */
+    int64_t slices;       /* elements of its shards of all units; dealt: of the largest unit */
     int64_t whole;        /* elements of the largest unit */
     int64_t rows, cols, n_blocks; /* of the costliest unit */
 } WholeRound;
@@ -47,7 +50,7 @@ enum { WHOLE_READY, WHOLE_ARRIVED, WHOLE_DONE, WHOLE_RETURNED, N_WHOLE_TOKENS };
  */
 enum { ARG_WHOLE_LAST = 1, ARG_WHOLE_NOW, ARG_WHOLE_NEXT, N_WHOLE_STAGES = 3, ARG_WHOLE_TOKENS = ARG_WHOLE_LAST + N_WHOLE_STAGES };
 
-/* Fills units and rounds of a program whose sites are known. Nothing under AdamW. */
+/* Fills units and rounds of a program whose sites, and deal, are known. Nothing under AdamW. */
 void whole_plan(Program *program, const Plan *plan);
 
 /* Whether Muon takes a parameter in this plan. */

@@ -308,6 +308,9 @@ static void check_lora(Plan *plan, JsonObject *root)
 static void check_sharding(Plan *plan, JsonObject *root)
 {
     const char *name = plan->sharding == PLAN_SHARDING_ZERO1 ? "zero1" : "none";
+    if (plan->layer_wise && plan->sharding != PLAN_SHARDING_ZERO1) {
+        json_object_fail(root, "optimizer.sharding", "\"layer_wise\" has no effect unless parallel.sharding is \"zero1\"");
+    }
     if (plan->sharding == PLAN_SHARDING_FSDP) {
         return;
     }
@@ -332,6 +335,8 @@ static void check_offload(Plan *plan, JsonObject *root)
                          plan->cluster->device->name);
     } else if (plan->optimizer_offload && plan->plain) {
         json_object_fail(root, "optimizer.offload", "needs gradient buffers; leave parallel.gradient_buffers at true");
+    } else if (plan->optimizer_offload && plan->layer_wise) {
+        json_object_fail(root, "optimizer.offload", "with optimizer.sharding \"layer_wise\" is not modelled yet; use \"element_wise\"");
     }
 }
 

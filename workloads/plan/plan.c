@@ -31,7 +31,7 @@ int64_t plan_outside_bytes(const Plan *plan)
 
 int64_t plan_n_shards(const Plan *plan, gboolean expert)
 {
-    if (plan->sharding == PLAN_SHARDING_NONE) {
+    if (plan->sharding == PLAN_SHARDING_NONE || plan->layer_wise) {
         return 1;
     }
     return expert && plan->ep > 1 ? plan->efsdp : plan->dp_shard * plan->cp;
@@ -307,6 +307,7 @@ static void read_optimizer(Plan *plan, JsonObject *root)
     static const char *const kinds[] = {"adamw", "muon"};
     static const char *const moments[] = {"fp32", "bf16", "int8"};
     static const Dtype moment_types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_INT8};
+    static const char *const shardings[] = {"element_wise", "layer_wise"};
     JsonObject *object = json_object_child(root, "optimizer");
     /* torch's AdamW keeps its moments in the parameters' type */
     int or_else = plan->parameters == DTYPE_BF16 ? 1 : 0;
@@ -319,6 +320,7 @@ static void read_optimizer(Plan *plan, JsonObject *root)
     plan->master_weights = json_object_bool(object, "master_weights", FALSE);
     plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, plan->master_weights ? 0 : or_else)];
     plan->optimizer_offload = json_object_bool(object, "offload", FALSE);
+    plan->layer_wise = json_object_choice(object, "sharding", shardings, G_N_ELEMENTS(shardings), 0) == 1;
     if (plan->optimizer_offload && plan->optimizer == PLAN_MUON) {
         json_object_fail(object, "offload", "true with optimizer.kind \"muon\" is not modelled yet; use \"adamw\"");
     }

@@ -107,6 +107,7 @@ typedef struct Plan {
     gboolean expandable_segments; /* of the caching allocator */
     PlanOptimizer optimizer;
     gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */
+    gboolean layer_wise;     /* with ZeRO-1: whole tensors are dealt to ranks (lower/deal.h), not elements of each */
     gboolean optimizer_offload; /* states live in DDR, and the host makes the step */
     gboolean master_weights; /* an fp32 copy beside bf16 parameters, which the optimizer updates */
     Dtype moments;
@@ -159,7 +160,7 @@ int64_t plan_n_communicators(const Plan *plan, int64_t *ret_n_exchanging);
 /* Memory of the device outside the framework's allocator: context, kernels, communicators. */
 int64_t plan_outside_bytes(const Plan *plan);
 
-/* Ranks that share the states of a dense parameter, or of an expert (under EP): 1 where nothing is sharded. */
+/* Parts that a dense parameter, or an expert (under EP), is cut into: 1 where nothing is sharded, or tensors whole. */
 int64_t plan_n_shards(const Plan *plan, gboolean expert);
 
 /*

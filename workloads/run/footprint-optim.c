@@ -14,23 +14,21 @@ typedef struct Matrix {
     int64_t slice, whole, work;
 } Matrix;
 
-/* What one round holds, in bytes. */
-typedef struct Held {
-    int64_t slices, owned, work, back;
-} Held;
-
-static gboolean is_muons(const Plan *plan, const GraphParam *param)
+gboolean footprint_is_muons(const Plan *plan, const GraphParam *param)
 {
     return plan->optimizer == PLAN_MUON && param->trainable && param->op >= 0 && param->role == PARAM_MATRIX && param->n_dims > 1;
 }
 
+int64_t footprint_tensor_state_bytes(const Plan *plan, const GraphParam *param, int64_t shard)
+{
+    int64_t master = plan->master_weights ? 4 * shard : 0;
+    return (footprint_is_muons(plan, param) ? 1 : 2) * optim_moment_bytes(shard, plan->moments) + master;
+}
+
 int64_t footprint_state_bytes(const Plan *plan, const GraphParam *param, int64_t shard)
 {
-    if (!param->trainable || param->op < 0 || plan->optimizer_offload) {
-        return 0; /* or in DDR */
-    }
-    int64_t master = plan->master_weights ? 4 * shard : 0;
-    return (is_muons(plan, param) ? 1 : 2) * optim_moment_bytes(shard, plan->moments) + master;
+    gboolean elsewhere = plan->optimizer_offload || plan->layer_wise; /* in DDR, or with the tensor's owner */
+    return param->trainable && param->op >= 0 && !elsewhere ? footprint_tensor_state_bytes(plan, param, shard) : 0;
 }
 
 static int64_t two_bytes(int64_t numel)
@@ -74,7 +72,7 @@ static void add_rounds(const GArray *list, guint per_round, gboolean travels, GA
             slices += matrix->slice;
             whole = MAX(whole, matrix->whole);
         }
-        Held held = {two_bytes(slices), travels ? two_bytes(whole) : 0, two_bytes(first->work), travels ? two_bytes(slices) : 0};
+        FootprintRound held = {two_bytes(slices), travels ? two_bytes(whole) : 0, two_bytes(first->work), travels ? two_bytes(slices) : 0};
         g_array_append_val(rounds, held);
     }
 }
@@ -82,7 +80,11 @@ static void add_rounds(const GArray *list, guint per_round, gboolean travels, GA
 /* All rounds, those of dense parameters first. */
 static GArray *find_rounds(const Plan *plan, const ModelGraph *graphs)
 {
-    GArray *rounds = g_array_new(FALSE, TRUE, sizeof(Held));
+    GArray *rounds = g_array_new(FALSE, TRUE, sizeof(FootprintRound));
+    if (plan->layer_wise) {
+        footprint_deal_rounds(plan, graphs, rounds);
+        return rounds;
+    }
     for (int experts = 0; experts < 2; experts++) {
         g_autoptr(GArray) stay = g_array_new(FALSE, TRUE, sizeof(Matrix)), travel = g_array_new(FALSE, TRUE, sizeof(Matrix));
         int64_t n = plan_n_shards(plan, experts);
@@ -92,7 +94,7 @@ static GArray *find_rounds(const Plan *plan, const ModelGraph *graphs)
             for (guint i = 0; i < 2 * graph->params->len; i++) {
                 const GraphParam *param = graph_param(graph, (int)(i % graph->params->len));
                 gboolean is_expert = param->split == PARAM_EXPERT, in_second = i >= graph->params->len;
-                if (is_muons(plan, param) && is_expert == in_second && (is_expert && plan->ep > 1) == experts) {
+                if (footprint_is_muons(plan, param) && is_expert == in_second && (is_expert && plan->ep > 1) == experts) {
                     add_matrices(plan, param, n, stay, travel);
                 }
             }
@@ -107,12 +109,12 @@ static GArray *find_rounds(const Plan *plan, const ModelGraph *graphs)
 int64_t footprint_optimizer_peak(const Plan *plan, const ModelGraph *graphs)
 {
     g_autoptr(GArray) rounds = find_rounds(plan, graphs);
-    const Held none = {0};
+    const FootprintRound none = {0};
     int64_t alive = 0, peak = 0;
     for (gint64 r = -1; r <= rounds->len && rounds->len > 0; r++) {
-        const Held *now = r >= 0 && r < rounds->len ? &g_array_index(rounds, Held, (guint)r) : &none;
-        const Held *last = r > 0 ? &g_array_index(rounds, Held, (guint)(r - 1)) : &none;
-        const Held *next = r + 1 < rounds->len ? &g_array_index(rounds, Held, (guint)(r + 1)) : &none;
+        const FootprintRound *now = r >= 0 && r < rounds->len ? &g_array_index(rounds, FootprintRound, (guint)r) : &none;
+        const FootprintRound *last = r > 0 ? &g_array_index(rounds, FootprintRound, (guint)(r - 1)) : &none;
+        const FootprintRound *next = r + 1 < rounds->len ? &g_array_index(rounds, FootprintRound, (guint)(r + 1)) : &none;
         gboolean now_travels = now->owned > 0, last_travels = last->owned > 0;
         alive += next->slices + next->owned;
         peak = MAX(peak, alive);
@@ -121,5 +123,5 @@ int64_t footprint_optimizer_peak(const Plan *plan, const ModelGraph *graphs)
         alive += now->back;
         alive -= last_travels ? last->owned + last->back : last->slices;
     }
-    return peak;
+    return MAX(peak, plan->layer_wise ? footprint_deal_gather(plan, graphs) : 0);
 }

@@ -89,7 +89,23 @@ gboolean pass_backward(const PassSpec *spec, Timeline *ret_timeline, int *ret_fi
 /* Bytes of optimizer state, a master copy included, for a shard of that many elements. */
 int64_t footprint_state_bytes(const Plan *plan, const GraphParam *param, int64_t shard);
 
-/* Most that the optimizer's step holds beyond parameters, gradients and states: whole matrices of Muon (0 under AdamW). */
+/* The same of a tensor that the rank updates, wherever its states lie; and whether Muon takes it. */
+int64_t footprint_tensor_state_bytes(const Plan *plan, const GraphParam *param, int64_t shard);
+gboolean footprint_is_muons(const Plan *plan, const GraphParam *param);
+
+/* Where whole tensors are dealt to ranks: states of the fullest one. */
+int64_t footprint_deal_state_bytes(const Plan *plan, const ModelGraph *graphs);
+
+/* What a round of whole matrices holds, in bytes. */
+typedef struct FootprintRound {
+    int64_t slices, owned, work, back;
+} FootprintRound;
+
+/* Appends the rounds of dealt tensors; and the buffer in which these are gathered at last. */
+void footprint_deal_rounds(const Plan *plan, const ModelGraph *graphs, GArray *rounds);
+int64_t footprint_deal_gather(const Plan *plan, const ModelGraph *graphs);
+
+/* Most that the optimizer's step holds beyond parameters, gradients and states: whole matrices of Muon, or dealt tensors gathered. */
 int64_t footprint_optimizer_peak(const Plan *plan, const ModelGraph *graphs);
 
 /* Memory that the slots of a layer's operators take which an event frees or brings back (ops by operator). */

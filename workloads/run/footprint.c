@@ -116,7 +116,7 @@ static void count_groups(Foot *foot)
     for (guint k = 0; k < graphs->kinds->len; k++) {
         GroupSum *dense = group_at(foot, GROUP_OF_KINDS + 2 * k), *experts = dense + 1;
         const Graph *graph = g_ptr_array_index(graphs->kinds, k);
-        experts->n_shards = plan->sharding == PLAN_SHARDING_NONE ? 1 : plan->efsdp;
+        experts->n_shards = plan_n_shards(plan, TRUE);
         group_count(foot, dense, graph, PARAM_DENSE, ALL_PARAMS);
         group_count(foot, plan->ep > 1 ? experts : dense, graph, PARAM_EXPERT, ALL_PARAMS);
     }
@@ -183,7 +183,7 @@ static int64_t static_bytes(const Foot *foot)
     for (int64_t i = 0; i < foot->graphs->n_layers; i++) {
         bytes += static_of(foot, model_graph_layer(foot->graphs, i));
     }
-    return bytes;
+    return bytes + (plan->layer_wise ? footprint_deal_state_bytes(plan, foot->graphs) : 0);
 }
 
 /* Last input of a graph that is no index: the value whose memory the graph's backward ends. Counts them, too. */

@@ -378,7 +378,7 @@ static gboolean run_rank(const RunGroups *groups, const Routing *routing, int64_
                                       : g_ptr_array_index(groups->programs, 0);
     int64_t capacity_bytes = device->usable_bytes - plan_outside_bytes(groups->plan);
     if (run_cache_ledger(groups->cache, memory->program, capacity_bytes, &memory->ledger, error)) {
-        memory->mean_peak_bytes = memory->ledger.peak_bytes;
+        memory->mean_peak_bytes = memory->ledger.peak_bytes - memory->program->uneven_state_bytes;
         return TRUE;
     }
     group_memory_clear(memory);
@@ -390,7 +390,11 @@ gboolean run_groups_memory(const RunGroups *groups, int64_t rank, GroupMemory *r
     int64_t n = (int64_t)groups->routings->len * groups->plan->ep, most = -1;
     *ret_memory = (GroupMemory){0};
     if (n == 0) {
-        return run_rank(groups, NULL, 0, ret_memory, error);
+        if (!run_rank(groups, NULL, 0, ret_memory, error)) {
+            return FALSE;
+        }
+        ret_memory->rank = ret_memory->program->fullest_rank;
+        return TRUE;
     }
     g_autofree RankRows *all = rank_rows_of(groups);
     RankRows chosen = all[rank >= 0 ? rank % groups->plan->ep : 0];
@@ -408,7 +412,7 @@ gboolean run_groups_memory(const RunGroups *groups, int64_t rank, GroupMemory *r
     for (int64_t i = 0; i < n_mean; i++) {
         less += (double)(own - foot_of(groups, &all[(2 * i + 1) * n / (2 * n_mean)])) / (double)n_mean;
     }
-    ret_memory->mean_peak_bytes = ret_memory->ledger.peak_bytes - (int64_t)llround(less);
+    ret_memory->mean_peak_bytes -= (int64_t)llround(less);
     return TRUE;
 }
 

@@ -35,21 +35,26 @@ gboolean rank_check_bytes(const RankAt *at, int64_t bytes, GError **error)
                      at->instr->bytes);
 }
 
+gboolean rank_check_moved(const RankAt *at, int64_t n, int64_t bytes, GError **error)
+{
+    const Plan *plan = at->rank->world->plan;
+    const Instr *instr = at->instr;
+    if (!rank_check_bytes(at, bytes, error)) {
+        return FALSE;
+    }
+    CollGroup group = run_group_geometry(plan, (GroupKind)instr->group);
+    SimTime ns = coll_price(plan->cluster, (CollKind)instr->coll, &group, instr->bytes).ns;
+    return (group.n_ranks == n && ns == instr->device_ns) ||
+           rank_fail(at, error, "takes %" G_GINT64_FORMAT " ns between %" G_GINT64_FORMAT " ranks, priced are %" G_GINT64_FORMAT, ns,
+                     group.n_ranks, instr->device_ns);
+}
+
 /* The same of all members, which move alike. */
 static gboolean check_bytes(const RankAt *ats, int64_t n, Dtype dtype, const Tensor *value, GError **error)
 {
     for (int64_t i = 0; i < n; i++) {
-        if (!rank_check_bytes(&ats[i], dtype_bytes(dtype, tensor_numel(value)), error)) {
+        if (!rank_check_moved(&ats[i], n, dtype_bytes(dtype, tensor_numel(value)), error)) {
             return FALSE;
-        }
-        const Instr *instr = ats[i].instr;
-        CollGroup group = run_group_geometry(ats->rank->world->plan, (GroupKind)instr->group);
-        SimTime ns = coll_price(ats->rank->world->plan->cluster, (CollKind)instr->coll, &group, instr->bytes).ns;
-        if (group.n_ranks != n || ns != instr->device_ns) {
-            return rank_fail(&ats[i], error,
-                             "takes %" G_GINT64_FORMAT " ns between %" G_GINT64_FORMAT
-                             " ranks, priced are %" G_GINT64_FORMAT,
-                             ns, group.n_ranks, instr->device_ns);
         }
     }
     return TRUE;
@@ -358,6 +363,9 @@ gboolean rank_collective(const RankAt *ats, int64_t n, GError **error)
     const Instr *instr = ats->instr;
     if (instr->action == VALUE_SUM_COPIES) {
         return rank_sum_copies(ats, n, error);
+    }
+    if (instr->action == VALUE_DEAL_GATHER) {
+        return rank_deal_gather(ats, n, error);
     }
     if (instr->group == GROUP_WORLD) {
         return rank_sum_counts(ats, n, error);

@@ -446,3 +446,44 @@ void rank_clear(Rank *rank)
     ledger_walk_free(rank->ledger);
     order_free(rank->order);
 }
+
+char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
+{
+    const Rank *rank = &world->ranks[idx];
+    const Plan *plan = world->plan;
+    int64_t params = 0, states = 0, grads = 0;
+    for (guint s = 0; s < rank->program->sites->len; s++) {
+        const FsdpGroup *group = g_array_index(rank->program->sites, ProgramSite, s).group;
+        const gint32 first = g_array_index(rank->program->sites, ProgramSite, s).buffer;
+        params += group->resident ? 0 : dtype_bytes(plan->parameters, tensor_numel(rank->sites[s].shard));
+        grads += group->resident ? rank->buffers[first + FSDP_REDUCE_IN].bytes : 0;
+        for (guint i = 0; group->resident && i < group->params->len; i++) {
+            params += rank->buffers[first + FSDP_PARAMS + (gint32)i].bytes;
+        }
+        for (guint i = 0; i < group->params->len; i++) {
+            const OptimState *state = &rank->sites[s].states[i];
+            states += state->m != NULL ? optim_moment_bytes(tensor_numel(state->m), plan->moments) : 0;
+            states += state->v != NULL ? optim_moment_bytes(tensor_numel(state->v), plan->moments) : 0;
+            states += state->m != NULL && plan->master_weights ? dtype_bytes(DTYPE_FP32, tensor_numel(state->m)) : 0;
+        }
+    }
+    states = plan->layer_wise ? rank_deal_state_bytes(world) : states;
+    for (int64_t l = 0; l < world->graphs->n_layers; l++) {
+        const Graph *graph = model_graph_layer(world->graphs, l);
+        for (guint p = 0; p < graph->params->len; p++) {
+            const GraphParam *param = graph_param(graph, (int)p);
+            const Tensor *value = param->role == PARAM_BUFFER ? world->source->param(world->source->self, l, (int)p) : NULL;
+            params += value != NULL ? dtype_bytes(DTYPE_FP32, tensor_numel(value)) : 0;
+        }
+        const Tensor *counts = rank_layer_routing(rank, l)->choices_made;
+        params += counts != NULL ? dtype_bytes(DTYPE_INT64, tensor_numel(counts)) : 0;
+    }
+    const int64_t *said = rank->program->static_bytes;
+    if (params == said[MEM_PARAMETERS] && states == (plan->optimizer_offload ? rank->program->host_static_bytes : said[MEM_OPTIMIZER]) && grads == said[MEM_GRADIENTS]) {
+        return NULL;
+    }
+    return g_strdup_printf("rank %" G_GINT64_FORMAT " holds %" G_GINT64_FORMAT " bytes of parameters, %" G_GINT64_FORMAT
+                           " of optimizer state and %" G_GINT64_FORMAT " of gradients, its program says %" G_GINT64_FORMAT
+                           ", %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT,
+                           idx, params, states, grads, said[MEM_PARAMETERS], said[MEM_OPTIMIZER], said[MEM_GRADIENTS]);
+}

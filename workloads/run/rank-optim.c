@@ -32,10 +32,28 @@ static UnitAt unit_at(const Rank *rank, const WholeRound *round, gint32 k)
     rank_part_offset(rank->world->plan, u.site->group, u.unit->param, &u.shard, &u.grad);
     u.shard += u.state;
     u.grad += u.state;
-    for (gint32 before = 0; before < k; before++) {
+    for (gint32 before = 0; before < k && !round->dealt; before++) {
         u.slice += g_array_index(rank->program->whole_units, WholeUnit, (guint)(round->first + before)).shard_numel;
     }
     return u;
+}
+
+/* Whether a rank has a shard of the k-th unit of a round: of dealt ones it has its own alone. */
+static gboolean has_shard(const Rank *rank, const WholeRound *round, const WholeUnit *unit)
+{
+    return !round->dealt || unit->owner == rank_mesh_index(rank, (GroupKind)round->mesh);
+}
+
+/* The unit that a rank orthogonalises in a round, or NULL. */
+static const WholeUnit *own_unit(const Rank *rank, const WholeRound *round)
+{
+    for (gint32 k = 0; k < round->n; k++) {
+        const WholeUnit *unit = &g_array_index(rank->program->whole_units, WholeUnit, (guint)(round->first + k));
+        if (unit->owner < 0 || unit->owner == rank_mesh_index(rank, (GroupKind)round->mesh)) {
+            return unit;
+        }
+    }
+    return NULL;
 }
 
 static OptimSettings settings_of(const Rank *rank)
@@ -81,6 +99,9 @@ static gboolean direction(const RankAt *at, GError **error)
     g_autoptr(Tensor) slices = vector_of(NULL, round->slices);
     for (gint32 k = 0; k < round->n; k++) {
         UnitAt u = unit_at(rank, round, k);
+        if (!has_shard(rank, round, u.unit)) {
+            continue;
+        }
         const Tensor *grads = rank_read_as(at, &rank->buffers[u.site->buffer + FSDP_GRAD], TENSOR_F64,
                                            u.site->group->trainable_shard_numel, error);
         if (grads == NULL) {
@@ -101,12 +122,10 @@ static gboolean orthogonalize(const RankAt *at, GError **error)
     if (value == NULL) {
         return FALSE;
     }
-    const UnitAt first = unit_at(at->rank, round, 0);
-    int64_t owned = round->travels ? rank_shard_index(at->rank, first.site->group) : 0;
-    if (owned >= round->n) {
+    const WholeUnit *unit = own_unit(at->rank, round);
+    if (unit == NULL) {
         return TRUE;
     }
-    const WholeUnit *unit = unit_at(at->rank, round, (gint32)owned).unit;
     int64_t dims[3] = {unit->n_blocks, unit->rows, unit->cols};
     g_autoptr(Tensor) blocks = tensor_new(TENSOR_F64, 3, dims);
     size_t bytes = (size_t)unit->whole_numel * sizeof(double);
@@ -124,6 +143,9 @@ static gboolean descend(const RankAt *at, GError **error)
     const Tensor *slices = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, round->slices, error);
     for (gint32 k = 0; slices != NULL && k < round->n; k++) {
         UnitAt u = unit_at(at->rank, round, k);
+        if (!has_shard(at->rank, round, u.unit)) {
+            continue;
+        }
         double *shard = (double *)u.own->shard->data + u.shard;
         g_autoptr(Tensor) slice = vector_of((const double *)slices->data + u.slice, u.unit->shard_numel),
                           value = vector_of(shard, u.unit->shard_numel);

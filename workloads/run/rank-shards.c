@@ -12,6 +12,11 @@ typedef struct Part {
     int64_t numel; /* of the shard */
 } Part;
 
+/* Where a part begins in the shards of its group, and in their gradients. */
+typedef struct PartPlace {
+    int64_t shard, grad;
+} PartPlace;
+
 ShardShape shard_shape(const Plan *plan, const GraphParam *param)
 {
     int64_t ep = param->split == PARAM_EXPERT ? plan->ep : 1;
@@ -55,8 +60,7 @@ void shard_put(const ShardShape *shape, int64_t idx, const double *part, double 
     }
 }
 
-/* Expert in a slot of a layer. */
-static int64_t expert_in_slot(const VirtualRanks *world, int64_t layer, int64_t slot)
+int64_t rank_expert_in_slot(const VirtualRanks *world, int64_t layer, int64_t slot)
 {
     RowCounts rows = routing_row_counts(world->plan, world->options.routing, plan_moe_layer(world->plan, layer), 0);
     return rows.placement != NULL ? rows.placement->expert[slot] : slot;
@@ -73,29 +77,10 @@ static double *local_param(const Rank *rank, int64_t layer, const GraphParam *pa
     }
     int64_t size = local / n_slots;
     for (int64_t s = 0; s < n_slots; s++) {
-        int64_t expert = expert_in_slot(rank->world, layer, rank->ep_rank * n_slots + s);
+        int64_t expert = rank_expert_in_slot(rank->world, layer, rank->ep_rank * n_slots + s);
         memcpy(part + s * size, (const double *)whole->data + expert * size, (size_t)size * sizeof *part);
     }
     return part;
-}
-
-/* Slots become experts again: [slots, …] to [experts, …], NaN where copies are not equal to the last bit. */
-static Tensor *merge_slots(const VirtualRanks *world, int64_t layer, const GraphParam *param, const Tensor *slots)
-{
-    int64_t dims[3] = {world->plan->model->n_experts, param->dims[1], param->dims[2]}, size = graph_param_numel(param) / param->dims[0];
-    Tensor *merged = tensor_new(TENSOR_F64, param->n_dims, dims);
-    double *to = merged->data;
-    g_autofree gboolean *seen = g_new0(gboolean, dims[0]);
-    for (int64_t s = 0; s < param->dims[0]; s++) {
-        int64_t expert = expert_in_slot(world, layer, s);
-        const double *from = (const double *)slots->data + s * size;
-        for (int64_t i = 0; i < size; i++) {
-            gboolean differs = seen[expert] && memcmp(&to[expert * size + i], &from[i], sizeof *from) != 0;
-            to[expert * size + i] = differs ? (double)NAN : from[i];
-        }
-        seen[expert] = TRUE;
-    }
-    return merged;
 }
 
 int64_t rank_shard_index(const Rank *rank, const FsdpGroup *group)
@@ -325,19 +310,52 @@ static gboolean grad_in(const RankAt *at, GError **error)
     return rank_write(at, rank_operand(at, 0), g_steal_pointer(&flat), rank_operand_dtype(at, 0, plan->reduce), error);
 }
 
-/* One AdamW step of a part of the shard. */
-static void update_part(const Rank *rank, RankSite *own, guint i, const Part *part, int64_t at, int64_t grad_at)
+/* A vector's elements from a place on. */
+static Tensor *slice_of(const Tensor *vector, int64_t first, int64_t n)
+{
+    Tensor *slice = vector_new(n);
+    memcpy(slice->data, (const double *)vector->data + first, (size_t)n * sizeof(double));
+    return slice;
+}
+
+static void put_slice(Tensor *vector, int64_t first, const Tensor *slice)
+{
+    memcpy((double *)vector->data + first, slice->data, (size_t)tensor_numel(slice) * sizeof(double));
+}
+
+/* One AdamW step of n elements of a part of the shard, from its first-th on. */
+static void update_slice(const Rank *rank, RankSite *own, guint i, const Part *part, PartPlace at, int64_t first, int64_t n)
 {
     OptimSettings settings = rank->world->options.optim;
-    g_autoptr(Tensor) value = vector_new(part->numel), grad = vector_new(part->numel);
-    size_t bytes = (size_t)part->numel * sizeof(double);
+    OptimState *states = &own->states[i];
+    g_autoptr(Tensor) value = slice_of(own->shard, at.shard + first, n), grad = slice_of(own->grad, at.grad + first, n);
     settings.step = rank->world->n_steps;
     settings.n_heads = 1;
     settings.no_decay = part->param->role == PARAM_VECTOR;
-    memcpy(value->data, (const double *)own->shard->data + at, bytes);
-    memcpy(grad->data, (const double *)own->grad->data + grad_at, bytes);
-    optim_class(OPTIM_adamw)->update(&settings, value, grad, &own->states[i]);
-    memcpy((double *)own->shard->data + at, value->data, bytes);
+    if (states->m == NULL) {
+        *states = (OptimState){vector_new(part->numel), vector_new(part->numel)};
+    }
+    OptimState own_states = {slice_of(states->m, first, n), slice_of(states->v, first, n)};
+    optim_class(OPTIM_adamw)->update(&settings, value, grad, &own_states);
+    put_slice(states->m, first, own_states.m);
+    put_slice(states->v, first, own_states.v);
+    put_slice(own->shard, at.shard + first, value);
+    optim_state_clear(&own_states);
+}
+
+/* Of dealt tensors this rank's own alone. */
+static void update_part(const Rank *rank, guint site, guint i, const Part *part, PartPlace at)
+{
+    const GArray *dealt = rank->program->dealt;
+    if (!rank->world->plan->layer_wise) {
+        update_slice(rank, &rank->sites[site], i, part, at, 0, part->numel);
+    }
+    for (guint t = 0; t < dealt->len; t++) {
+        const DealTensor *tensor = &g_array_index(dealt, DealTensor, t);
+        if (tensor->site == (gint32)site && tensor->param == (gint32)i && rank_owns(rank, tensor)) {
+            update_slice(rank, &rank->sites[site], i, part, at, tensor->matrix * tensor->numel, tensor->numel);
+        }
+    }
 }
 
 static gboolean update(const RankAt *at, GError **error)
@@ -348,7 +366,7 @@ static gboolean update(const RankAt *at, GError **error)
     const FsdpGroup *group = operand_group(at, 0, on_host ? FSDP_HOST_GRAD : FSDP_GRAD, &own, error);
     const Tensor *grad =
         group != NULL ? rank_read_as(at, rank_operand(at, 0), TENSOR_F64, group->trainable_shard_numel, error) : NULL;
-    int64_t first = 0, grad_first = 0;
+    PartPlace place = {0};
     if (grad != NULL && on_host && !rank_host_sees(at, rank_operand(at, 0))) {
         return rank_fail(at, error, "the host steps before the gradients are known to be there");
     }
@@ -360,10 +378,10 @@ static gboolean update(const RankAt *at, GError **error)
     for (guint i = 0; i < group->params->len; i++) {
         Part part = part_of(plan, group, i);
         if (fsdp_has_grad(part.param) && !whole_takes(plan, part.param)) {
-            update_part(at->rank, own, i, &part, first, grad_first);
+            update_part(at->rank, (guint)(own - at->rank->sites), i, &part, place);
         }
-        grad_first += fsdp_has_grad(part.param) ? part.numel : 0;
-        first += part.numel;
+        place.grad += fsdp_has_grad(part.param) ? part.numel : 0;
+        place.shard += part.numel;
     }
     return TRUE;
 }
@@ -395,6 +413,8 @@ gboolean rank_shard_value(const RankAt *at, GError **error)
     case VALUE_DIRECTION:
     case VALUE_ORTHOGONALIZE:
     case VALUE_DESCEND:
+    case VALUE_DEAL_PLACE:
+    case VALUE_DEAL_TAKE:
     default:
         g_assert_not_reached();
     }
@@ -413,63 +433,9 @@ RankBuffer *rank_param_buffer(const RankAt *at, int param)
     return NULL;
 }
 
-/* First element of this rank's slots in all of them. */
-static int64_t slot_offset(const Rank *rank, const GraphParam *param)
+int64_t rank_slot_offset(const Rank *rank, const GraphParam *param)
 {
     return param->split == PARAM_EXPERT ? fsdp_local_numel(rank->world->plan, param) * rank->ep_rank : 0;
-}
-
-static void add_part(Tensor *whole, const Rank *rank, const RankSite *own, const ProgramSite *site, int param, VirtualPart part)
-{
-    const Plan *plan = rank->world->plan;
-    int64_t at = 0;
-    for (guint i = 0; i < site->group->params->len; i++) {
-        Part piece = part_of(plan, site->group, i);
-        if (part == VIRTUAL_GRAD && !fsdp_has_grad(piece.param)) {
-            continue;
-        }
-        if ((int)i == param) {
-            const Tensor *from = part == VIRTUAL_GRAD ? own->grad : own->shard;
-            shard_put(&piece.shape, rank_shard_index(rank, site->group), (const double *)from->data + at,
-                      (double *)whole->data + slot_offset(rank, piece.param));
-        }
-        at += piece.numel;
-    }
-}
-
-/* Root and head groups hold parameters of two graphs: only those of the wanted one count. */
-static int site_param(const Rank *rank, const ProgramSite *site, int64_t layer, int param)
-{
-    const ModelGraph *graphs = rank->world->graphs;
-    const Graph *graph = layer < 0 ? graphs->embedding : layer == graphs->n_layers ? graphs->head : model_graph_layer(graphs, layer);
-    gint32 wanted = layer < 0 || layer == graphs->n_layers ? -1 : (gint32)layer;
-    return site->layer == wanted ? fsdp_group_find(site->group, graph, param) : -1;
-}
-
-Tensor *virtual_ranks_param(const VirtualRanks *world, VirtualPart part, int64_t replica, int64_t layer, int param)
-{
-    g_autoptr(Tensor) whole = NULL;
-    const GraphParam *of = NULL;
-    for (int64_t r = 0; r < world->n_ranks; r++) {
-        const Rank *rank = &world->ranks[r];
-        for (guint s = 0; rank->replica == replica && s < rank->program->sites->len; s++) {
-            const ProgramSite *site = &g_array_index(rank->program->sites, ProgramSite, s);
-            int i = site_param(rank, site, layer, param);
-            if (i < 0) {
-                continue;
-            }
-            const GraphParam *info = part_of(world->plan, site->group, (guint)i).param;
-            if (part == VIRTUAL_GRAD && (!fsdp_has_grad(info) || rank->sites[s].grad == NULL)) {
-                return NULL;
-            }
-            if (whole == NULL) {
-                whole = tensor_new(TENSOR_F64, info->n_dims, info->dims);
-            }
-            of = info;
-            add_part(whole, rank, &rank->sites[s], site, i, part);
-        }
-    }
-    return whole != NULL && of->split == PARAM_EXPERT ? merge_slots(world, layer, of, whole) : g_steal_pointer(&whole);
 }
 
 /* Gradients of one parameter of a group: every slot's, as the members hold them, become the sum over the copies. */
@@ -480,16 +446,16 @@ static void sum_part(const RankAt *ats, int64_t n, const ProgramSite *site, cons
     g_autofree double *all = g_new0(double, slots * size), *sum = g_new0(double, experts * size);
     for (int64_t i = 0; i < n; i++) {
         shard_put(&part->shape, rank_shard_index(ats[i].rank, site->group), (const double *)grads[i]->data + first,
-                  all + slot_offset(ats[i].rank, part->param));
+                  all + rank_slot_offset(ats[i].rank, part->param));
     }
     for (int64_t k = 0; k < slots * size; k++) {
-        sum[expert_in_slot(world, site->layer, k / size) * size + k % size] += all[k];
+        sum[rank_expert_in_slot(world, site->layer, k / size) * size + k % size] += all[k];
     }
     for (int64_t s = 0; s < slots; s++) {
-        memcpy(all + s * size, sum + expert_in_slot(world, site->layer, s) * size, (size_t)size * sizeof *all);
+        memcpy(all + s * size, sum + rank_expert_in_slot(world, site->layer, s) * size, (size_t)size * sizeof *all);
     }
     for (int64_t i = 0; i < n; i++) {
-        shard_take(&part->shape, rank_shard_index(ats[i].rank, site->group), all + slot_offset(ats[i].rank, part->param),
+        shard_take(&part->shape, rank_shard_index(ats[i].rank, site->group), all + rank_slot_offset(ats[i].rank, part->param),
                    (double *)grads[i]->data + first);
     }
 }
@@ -505,7 +471,7 @@ static int64_t copies_bytes(const Rank *rank, const ProgramSite *site)
         int64_t copies = 0, elsewhere = 0;
         for (int64_t s = 0; s < slots; s++) {
             gboolean is_copy =
-                expert_in_slot(rank->world, site->layer, s) == expert_in_slot(rank->world, site->layer, own);
+                rank_expert_in_slot(rank->world, site->layer, s) == rank_expert_in_slot(rank->world, site->layer, own);
             copies += is_copy;
             elsewhere += is_copy && s / local != rank->ep_rank;
         }
@@ -545,44 +511,4 @@ gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error)
         }
     }
     return TRUE;
-}
-
-char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
-{
-    const Rank *rank = &world->ranks[idx];
-    const Plan *plan = world->plan;
-    int64_t params = 0, states = 0, grads = 0;
-    for (guint s = 0; s < rank->program->sites->len; s++) {
-        const FsdpGroup *group = g_array_index(rank->program->sites, ProgramSite, s).group;
-        const gint32 first = g_array_index(rank->program->sites, ProgramSite, s).buffer;
-        params += group->resident ? 0 : dtype_bytes(plan->parameters, tensor_numel(rank->sites[s].shard));
-        grads += group->resident ? rank->buffers[first + FSDP_REDUCE_IN].bytes : 0;
-        for (guint i = 0; group->resident && i < group->params->len; i++) {
-            params += rank->buffers[first + FSDP_PARAMS + (gint32)i].bytes;
-        }
-        for (guint i = 0; i < group->params->len; i++) {
-            const OptimState *state = &rank->sites[s].states[i];
-            states += state->m != NULL ? optim_moment_bytes(tensor_numel(state->m), plan->moments) : 0;
-            states += state->v != NULL ? optim_moment_bytes(tensor_numel(state->v), plan->moments) : 0;
-            states += state->m != NULL && plan->master_weights ? dtype_bytes(DTYPE_FP32, tensor_numel(state->m)) : 0;
-        }
-    }
-    for (int64_t l = 0; l < world->graphs->n_layers; l++) {
-        const Graph *graph = model_graph_layer(world->graphs, l);
-        for (guint p = 0; p < graph->params->len; p++) {
-            const GraphParam *param = graph_param(graph, (int)p);
-            const Tensor *value = param->role == PARAM_BUFFER ? world->source->param(world->source->self, l, (int)p) : NULL;
-            params += value != NULL ? dtype_bytes(DTYPE_FP32, tensor_numel(value)) : 0;
-        }
-        const Tensor *counts = rank_layer_routing(rank, l)->choices_made;
-        params += counts != NULL ? dtype_bytes(DTYPE_INT64, tensor_numel(counts)) : 0;
-    }
-    const int64_t *said = rank->program->static_bytes;
-    if (params == said[MEM_PARAMETERS] && states == (plan->optimizer_offload ? rank->program->host_static_bytes : said[MEM_OPTIMIZER]) && grads == said[MEM_GRADIENTS]) {
-        return NULL;
-    }
-    return g_strdup_printf("rank %" G_GINT64_FORMAT " holds %" G_GINT64_FORMAT " bytes of parameters, %" G_GINT64_FORMAT
-                           " of optimizer state and %" G_GINT64_FORMAT " of gradients, its program says %" G_GINT64_FORMAT
-                           ", %" G_GINT64_FORMAT " and %" G_GINT64_FORMAT,
-                           idx, params, states, grads, said[MEM_PARAMETERS], said[MEM_OPTIMIZER], said[MEM_GRADIENTS]);
 }

@@ -87,6 +87,9 @@ int rank_tag(const RankAt *at, const RankBuffer *buffer)
         if (is_of_matrices(at->instr, graph)) {
             return MEM_WORKSPACE;
         }
+        if (at->instr->action == VALUE_DEAL_PLACE || at->instr->action == VALUE_DEAL_TAKE || at->instr->action == VALUE_DEAL_GATHER) {
+            return MEM_UNSHARDED;
+        }
         const ProgramSite *site = program_site(at->rank->program, at->call->args[place.arg]);
         if (site != NULL) {
             return site_tag(site, place.idx);

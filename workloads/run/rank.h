@@ -15,7 +15,7 @@
 #include "models/block.h"
 #include "models/optim.h"
 #include "sim/mem/alloc-model.h"
-#include "workloads/lower/fsdp.h"
+#include "workloads/lower/deal.h"
 #include "workloads/run/ledger.h"
 #include "workloads/run/order.h"
 #include "workloads/run/virtual-ranks.h"
@@ -208,6 +208,7 @@ gboolean rank_shard_value(const RankAt *at, GError **error);
  * of the program: bytes of each member's own rows, there or back, of which the most are priced.
  */
 gboolean rank_check_bytes(const RankAt *at, int64_t bytes, GError **error);
+gboolean rank_check_moved(const RankAt *at, int64_t n, int64_t bytes, GError **error); /* and that it takes as long between n ranks */
 gboolean rank_check_busiest(const RankAt *ats, int64_t n, const int64_t *bytes, GError **error);
 
 /* A collective of all members; ats[i] is the i-th's, in the order of the group. */
@@ -245,12 +246,27 @@ gboolean rank_sum_copies(const RankAt *ats, int64_t n, GError **error);
 /* Where the i-th parameter of a group begins in a rank's shards, and among its gradients. */
 void rank_part_offset(const Plan *plan, const FsdpGroup *group, gint32 i, int64_t *ret_shard, int64_t *ret_grad);
 
+/* A rank's place among those of a mesh, and whether it updates a dealt tensor. */
+int64_t rank_mesh_index(const Rank *rank, GroupKind mesh);
+gboolean rank_owns(const Rank *rank, const DealTensor *tensor);
+
+/* Dealt tensors: VALUE_DEAL_PLACE, …_TAKE, and their gathering (rank-deal.c). */
+gboolean rank_deal_value(const RankAt *at, GError **error);
+gboolean rank_deal_gather(const RankAt *ats, int64_t n, GError **error);
+
+/* Optimizer states of the rank that holds most: of its own tensors, and of others that it has updated, too. */
+int64_t rank_deal_state_bytes(const VirtualRanks *world);
+
 /* Whole matrices of Muon: VALUE_DIRECTION, …_ORTHOGONALIZE, …_DESCEND, and their exchange (rank-optim.c). */
 gboolean rank_whole_value(const RankAt *at, GError **error);
 gboolean rank_whole_exchange(const RankAt *ats, int64_t n, GError **error);
 
 /* Fills a rank's shards from whole parameters. */
 void rank_load_shards(Rank *rank);
+
+/* Expert in a slot of a layer; first element of a rank's slots of a parameter in all of them. */
+int64_t rank_expert_in_slot(const VirtualRanks *world, int64_t layer, int64_t slot);
+int64_t rank_slot_offset(const Rank *rank, const GraphParam *param);
 
 /* A rank's index in the group that shards a site. */
 int64_t rank_shard_index(const Rank *rank, const FsdpGroup *group);

@@ -166,6 +166,9 @@ static gboolean run_value(const RankAt *at, GError **error)
     case VALUE_ORTHOGONALIZE:
     case VALUE_DESCEND:
         return rank_whole_value(at, error);
+    case VALUE_DEAL_PLACE:
+    case VALUE_DEAL_TAKE:
+        return rank_deal_value(at, error);
     case VALUE_SHARD_CAST:
     case VALUE_SHARD_PLACE:
     case VALUE_PARAM_CAST:
@@ -229,12 +232,19 @@ static gboolean rank_next(Rank *rank, RankAt *ret_at)
     return FALSE;
 }
 
+/* Whether an instruction is the first kind that uses gradients which all ranks have summed. */
+static gboolean uses_grads(const Instr *instr)
+{
+    gboolean updates = instr->kind == INSTR_VALUE && (instr->action == VALUE_UPDATE || instr->action == VALUE_DIRECTION);
+    return instr->phase == PHASE_OPTIMIZER && (updates || (instr->kind == INSTR_COMPUTE && instr->label == LABEL_SWAP_OUT));
+}
+
 /* A rank goes on to its next collective; ret_at->instr is NULL at the end. */
 static gboolean rank_advance(Rank *rank, RankAt *ret_at, GError **error)
 {
     const VirtualRanks *world = rank->world;
     while (rank_next(rank, ret_at)) {
-        rank->waits = world->options.clip > 0 && !world->is_clipped && ret_at->instr->phase == PHASE_OPTIMIZER;
+        rank->waits = world->options.clip > 0 && !world->is_clipped && uses_grads(ret_at->instr);
         if (rank->waits) {
             break;
         }
@@ -342,7 +352,9 @@ static void clip_grads(VirtualRanks *world)
     double squares = 0;
     for (int64_t r = 0; r < world->plan->dp_shard; r++) {
         for (guint s = 0; s < world->ranks[r].program->sites->len; s++) {
-            const Tensor *grad = grad_shards(&world->ranks[r], s);
+            const FsdpGroup *group = g_array_index(world->ranks[r].program->sites, ProgramSite, s).group;
+            gboolean counted = group->n_shards == 1 && rank_mesh_index(&world->ranks[r], group->mesh) > 0; /* by the first that holds it */
+            const Tensor *grad = counted ? NULL : grad_shards(&world->ranks[r], s);
             for (int64_t i = 0; grad != NULL && i < tensor_numel(grad); i++) {
                 squares += tensor_get(grad, i) * tensor_get(grad, i);
             }
