@@ -150,6 +150,90 @@ static uint64_t run_flows(Run *run)
     return flow_net_counts(net).solves;
 }
 
+/* A change of what a link carries: rates of flows are their means over their lives. */
+typedef struct Change {
+    double ns, bytes_per_ns; /* what begins then, or ends (less than 0) */
+    double carried_bytes;    /* of all flows before */
+} Change;
+
+static int by_ns(const void *a, const void *b)
+{
+    double x = ((const Change *)a)->ns, y = ((const Change *)b)->ns;
+    return x < y ? -1 : x > y;
+}
+
+/* Makes the bytes that have been carried before each change, and leaves the rate after it in its place. */
+static void add_up(Change *changes, guint n)
+{
+    double rate = 0, carried = 0;
+    qsort(changes, n, sizeof *changes, by_ns);
+    for (guint i = 0; i < n; i++) {
+        carried += i > 0 ? rate * (changes[i].ns - changes[i - 1].ns) : 0;
+        rate += changes[i].bytes_per_ns;
+        changes[i].bytes_per_ns = rate;
+        changes[i].carried_bytes = carried;
+    }
+}
+
+/* Bytes carried until then. */
+static double carried_until(const Change *changes, guint n, double ns)
+{
+    guint first = 0; /* later than ns are all changes from here on */
+    for (guint end = n; first < end;) {
+        guint middle = first + (end - first) / 2;
+        if (changes[middle].ns <= ns) {
+            first = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
+    const Change *last = first > 0 ? &changes[first - 1] : NULL;
+    return last != NULL ? last->carried_bytes + last->bytes_per_ns * (ns - last->ns) : 0;
+}
+
+/*
+ * Which link bounds a flow: the one on its way that is used most while it runs, since max-min fair rates leave that full.
+ * Where several are, the one of the least capacity, which comes first.
+ */
+static void find_bounds(Run *run)
+{
+    g_autofree GArray **changes = g_new0(GArray *, run->used->len + 1);
+    for (size_t i = 0; i < run->n; i++) {
+        const Transfer *transfer = &run->transfers[i];
+        double rate = transfer->bytes / (transfer->end_ns - transfer->start_ns);
+        const Change ends[] = {{.ns = transfer->start_ns, .bytes_per_ns = rate}, {.ns = transfer->end_ns, .bytes_per_ns = -rate}};
+        for (int k = 0; transfer->is_shared && isfinite(rate) && k < run->n_links[i]; k++) {
+            GArray **of_link = &changes[run->path[i][k]];
+            *of_link = *of_link != NULL ? *of_link : g_array_new(FALSE, FALSE, sizeof(Change));
+            g_array_append_vals(*of_link, ends, 2);
+        }
+    }
+    for (guint l = 0; l < run->used->len; l++) {
+        if (changes[l] != NULL) {
+            add_up((Change *)(void *)changes[l]->data, changes[l]->len);
+        }
+    }
+    for (size_t i = 0; i < run->n; i++) {
+        Transfer *transfer = &run->transfers[i];
+        double most = 0;
+        for (int k = 0; transfer->is_shared && transfer->end_ns > transfer->start_ns && k < run->n_links[i]; k++) {
+            const GArray *of_link = changes[run->path[i][k]];
+            const Change *data = (const Change *)(const void *)of_link->data;
+            TopologyLink link = used_at(run, run->path[i][k])->link;
+            double bytes = carried_until(data, of_link->len, transfer->end_ns) - carried_until(data, of_link->len, transfer->start_ns);
+            double share = bytes / run->topology->capacity[link.kind], slack = 1e-6 * most;
+            gboolean is_narrower = run->topology->capacity[link.kind] < run->topology->capacity[transfer->slowest.kind];
+            if (share > most + slack || (share > most - slack && is_narrower)) {
+                most = MAX(most, share);
+                transfer->slowest = link;
+            }
+        }
+    }
+    for (guint l = 0; l < run->used->len; l++) {
+        g_clear_pointer(&changes[l], g_array_unref);
+    }
+}
+
 static void summarise(const Run *run, TransfersSummary *ret_summary)
 {
     for (size_t i = 0; i < run->n; i++) {
@@ -189,6 +273,7 @@ gboolean transfers_run(const Topology *topology, Transfer *transfers, size_t n, 
     }
     find_shared(&run);
     TransfersSummary summary = {.n_solves = run_flows(&run)};
+    find_bounds(&run);
     if (ret_summary != NULL) {
         summarise(&run, &summary);
         *ret_summary = summary;

@@ -12,7 +12,7 @@ typedef struct Transfer {
     int64_t from, to; /* ranks, or topology_host() */
     double bytes, start_ns;
     double end_ns;        /* filled: latency left out */
-    TopologyLink slowest; /* filled: the link with the least capacity on its way */
+    TopologyLink slowest; /* filled: the link that bounds it; alone, that of the least capacity on its way */
     gboolean is_shared;   /* filled: a flow */
 } Transfer;
 

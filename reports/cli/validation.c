@@ -81,6 +81,35 @@ static gboolean check_paths(const Cases *cases, GError **error)
     return TRUE;
 }
 
+/* Numbers of a result that are never 0: as measured values, 0 says that nothing was measured. */
+static gboolean is_positive(const char *path)
+{
+    static const char *const paths[] = {
+        "ranks",           "step_time_s",           "tokens_per_s",           "tokens_per_s_per_gpu",  "useful_tokens_per_s_per_gpu",
+        "tflops_per_gpu",  "model_flops_per_token", "mfu",                    "hfu",                   "time.forward_s",
+        "time.backward_s", "peak_memory_bytes",     "reserved_memory_bytes",  "static_memory_bytes",   "after_forward_memory_bytes",
+        "memory.capacity_bytes", "memory.mean_rank_peak_bytes", "parameters.total", "parameters.active", "parameters.per_rank",
+        "moe.expert_load_max_over_mean", "moe.rank_load_max_over_mean",
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(paths); i++) {
+        if (strcmp(path, paths[i]) == 0) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+static gboolean check_measured(const Cases *cases, size_t row, size_t column, double value, GError **error)
+{
+    const char *path = cases_measured_path(cases, column);
+    if (!(value < 0) && (value > 0 || isnan(value) || !is_positive(path))) {
+        return TRUE;
+    }
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: measured.%s: %g cannot have been measured; expected a number %s 0, or an empty cell "
+                "if it was not measured", cases_place(cases, row), path, value, is_positive(path) ? "above" : "from");
+    return FALSE;
+}
+
 static gboolean read_measured(Validation *validation, GError **error)
 {
     const Cases *cases = validation->cases;
@@ -90,7 +119,8 @@ static gboolean read_measured(Validation *validation, GError **error)
             return FALSE;
         }
         for (size_t column = 0; column < cases_n_measured(cases); column++) {
-            if (!cases_measured(cases, row, column, &validation->measured[at(validation, row, column)], error)) {
+            double *value = &validation->measured[at(validation, row, column)];
+            if (!cases_measured(cases, row, column, value, error) || !check_measured(cases, row, column, *value, error)) {
                 return FALSE;
             }
         }

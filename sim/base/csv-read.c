@@ -182,7 +182,7 @@ gboolean csv_table_number(const CsvTable *table, size_t row, size_t column, doub
     const char *text = csv_table_cell(table, row, column);
     char *end;
     double number = g_ascii_strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(number)) {
+    if (end == text || *end != '\0' || !isfinite(number) || strpbrk(text, "xX") != NULL) { /* hexadecimal would be read, too */
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:%" G_GSIZE_FORMAT ": %s: \"%s\" is not a number",
                     table->name, csv_table_line(table, row), csv_table_column(table, column), text);
         return FALSE;

@@ -141,7 +141,8 @@ static guint parse_number(Parser *parser)
     const char *start = parser->at;
     char *end;
     double number = g_ascii_strtod(start, &end);
-    if (end == start || !isfinite(number) || is_word(*end) || *end == '.') {
+    gboolean is_hex = start[0] == '0' && (start[1] == 'x' || start[1] == 'X');
+    if (end == start || !isfinite(number) || is_hex || is_word(*end) || *end == '.') {
         return fail(parser, start, "not a number");
     }
     parser->at = end;

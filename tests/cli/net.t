@@ -19,8 +19,8 @@ back,6,host0,50 GB,0
 $ moesim net few.csv --cluster hw.json
 "id","from_rank","to_rank","bytes","start_s","finish_s","mean_bytes_per_s","level","narrowest_link"
 "alone","0","1",400000000000,0,1,400000000000,"closed_form","rank 0 scale-up out"
-"hot1","2","9",25000000000,1,2,25000000000,"flow","node 0 NIC 2 out"
-"hot2","3","9",25000000000,1,2,25000000000,"flow","node 0 NIC 3 out"
+"hot1","2","9",25000000000,1,2,25000000000,"flow","node 1 NIC 1 in"
+"hot2","3","9",25000000000,1,2,25000000000,"flow","node 1 NIC 1 in"
 "later","4","5",40000000000,3.5,3.6,400000000000,"closed_form","rank 4 scale-up out"
 "back","6","host0",50000000000,0,1,50000000000,"closed_form","rank 6 host link in"
 ? 0

@@ -110,6 +110,7 @@ static void test_wrong(void **state)
         {"min(1", "column 6: expected ',' or ')', not the end"},
         {"1e999", "column 1: not a number"},
         {"2x", "column 1: not a number"},
+        {"0x10", "column 1: not a number"},
         {"1.2.3", "column 1: not a number"},
         {"a in 3", "column 6: expected '(' behind in, not '3'"},
         {"é", "column 1: expected a value, not 'é'"},

@@ -200,11 +200,51 @@ static void test_levels(void **state)
     }
 }
 
+/* The link that bounds each transfer: at the end where others meet it, whichever end that is. */
+static void test_bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t from, to;
+        double start_ns;
+        const char *slowest;
+    } cases[] = {
+        {0, 4, 0, "rank 4 scale-up in"}, /* three into one rank, one of them out of a rank that sends another way, too */
+        {1, 4, 0, "rank 4 scale-up in"},
+        {2, 4, 0, "rank 4 scale-up in"},
+        {2, 5, 0, "rank 2 scale-up out"},
+        {0, 5, 1e6, "rank 0 scale-up out"}, /* two out of one rank */
+        {0, 6, 1e6, "rank 0 scale-up out"},
+        {0, 7, 2e6, "rank 0 scale-up out"}, /* alone: both ends are as wide */
+        {2, 9, 3e6, "node 1 NIC 1 in"},     /* two into one NIC */
+        {3, 9, 3e6, "node 1 NIC 1 in"},
+        {2, 10, 4e6, "node 0 NIC 2 out"},   /* two out of one */
+        {2, 11, 4e6, "node 0 NIC 2 out"},
+        {3, 12, 5e6, "node 0 NIC 3 out"}, /* alone, with links that are wider and one that is not */
+        {4, 12, 6e6, "node 0 NIC 4 out"},
+    };
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Cluster) cluster = cluster_with("", 2, 8, &error);
+    check_no_error(error);
+    Topology topology;
+    topology_init(&topology, cluster);
+    Transfer transfers[G_N_ELEMENTS(cases)];
+    size_t bad;
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        transfers[i] = (Transfer){.from = cases[i].from, .to = cases[i].to, .bytes = 4e5, .start_ns = cases[i].start_ns};
+    }
+    assert_true(transfers_run(&topology, transfers, G_N_ELEMENTS(cases), NULL, &bad, &error));
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *name = topology_link_name(&topology, transfers[i].slowest);
+        check_string(name, cases[i].slowest);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_paths),           cmocka_unit_test(test_capacities), cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_pruned_is_equal), cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_pruned_is_equal), cmocka_unit_test(test_levels),       cmocka_unit_test(test_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static json_t *predict(json_t *plan, const char *name, const char *base_dir, int
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: parallel.ep: 13 does not divide 8", name);
         return NULL;
     }
-    return json_pack("{s:f, s:i, s:n, s:b}", "step_time_s", (double)ep, "peak_memory_bytes", rank == 0 ? 100 : 200,
+    return json_pack("{s:f, s:i, s:i, s:n, s:b}", "step_time_s", (double)ep, "peak_rank", (int)ep, "peak_memory_bytes", rank == 0 ? 100 : 200,
                      "mfu", "fits", 1);
 }
 
@@ -112,6 +112,14 @@ static void test_mistakes(void **state)
         {"id,measured.warnings\na,1\n", "measured.warnings: no result has that path"},
         {"id,measured.step_time_s\na,fast\n", "t.csv:2"},
         {"id,measured.rank\na,-1\n", "t.csv:2: measured.rank"},
+        {"id,measured.step_time_s\na,1\nb,0\n", "t.csv:3: measured.step_time_s: 0 cannot have been measured; expected a number above 0"},
+        {"id,measured.step_time_s\na,-5\n", "t.csv:2: measured.step_time_s: -5 cannot have been measured; expected a number above 0"},
+        {"id,measured.step_time_s\na,1e-400\n", "t.csv:2: measured.step_time_s: 0 cannot"},
+        {"id,measured.peak_memory_bytes\na,0\n", "t.csv:2: measured.peak_memory_bytes: 0 cannot"},
+        {"id,measured.time.exposed_comm_s\na,-1e-9\n", "t.csv:2: measured.time.exposed_comm_s: -1e-09 cannot have been measured; expected a number from 0"},
+        {"id,measured.mfu\na,0x10\n", "t.csv:2: measured.mfu: \"0x10\" is not a number"},
+        {"id,measured.mfu\na,nan\n", "t.csv:2: measured.mfu: \"nan\" is not a number"},
+        {"id,measured.mfu\na,1e999\n", "t.csv:2: measured.mfu: \"1e999\" is not a number"},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(mistakes); i++) {
         g_autoptr(GError) error = NULL;
@@ -126,8 +134,9 @@ static void test_zero(void **state)
     (void)state;
     g_autoptr(GError) error = NULL;
     g_autoptr(Cases) cases =
-        cases_parse("parallel.ep,measured.step_time_s,measured.fits\n0,0,1\n5,0,0\n", "t.csv", &error);
+        cases_parse("parallel.ep,measured.peak_rank,measured.fits\n0,0,1\n5,0,0\n", "t.csv", &error);
     g_autoptr(Validation) validation = validation_run(cases, predict, NULL, &error);
+    check_no_error(error);
     check_close(validation_error(validation, 0, 0), 0, 0);
     assert_true(isnan(validation_error(validation, 1, 0)));
     check_close(validation_error(validation, 0, 1), 0, 0);
