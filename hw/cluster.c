@@ -30,9 +30,9 @@ Cluster *cluster_load(const char *preset_or_path, int64_t n_nodes, int64_t gpus_
     cluster->n_nodes = n_nodes;
     cluster->gpus_per_node = gpus_per_node;
     cluster->n_ranks = n_ranks;
-    /* A domain inside a node shrinks with the node; one that spans nodes stays as large as it is. */
-    cluster->domain_gpus =
-        device->domain_gpus > device->gpus_per_node ? device->domain_gpus : MIN(device->domain_gpus, gpus_per_node);
+    /* A domain inside a node shrinks with the node; one that spans nodes has as many of them, with what GPUs they have. */
+    cluster->domain_gpus = device->domain_gpus > device->gpus_per_node ? device->domain_gpus / device->gpus_per_node * gpus_per_node
+                                                                       : MIN(device->domain_gpus, gpus_per_node);
     cluster->scale_up_bytes_per_s = device->scale_up_bytes_per_s;
     cluster->scale_out_bytes_per_s = device->scale_out_bytes_per_s;
     cluster->device = g_steal_pointer(&device);

@@ -294,8 +294,11 @@ static volatile sig_atomic_t interrupted = 0;
 
 static void on_interrupt(int signal_number)
 {
+    static const char text[] = "moesim: interrupted\n";
     (void)signal_number;
     if (!catching || interrupted) {
+        ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)written; /* who is on the way out tells nobody else */
         _exit(STATUS_INTERRUPTED);
     }
     interrupted = 1;

@@ -40,6 +40,11 @@ __attribute__((no_sanitize("address", "undefined"))) static void narrow_processo
 
 __attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = narrow_processors;
 
+/* So that an interrupt is answered while libraries initialise themselves, too. A sanitizer's own sigaction() is not ready by then. */
+#ifndef __SANITIZE_ADDRESS__
+__attribute__((section(".preinit_array"), used)) static void (*const signals_first)(void) = command_handle_signals;
+#endif
+
 static void widen_processors(void)
 {
     if (narrowed) {

@@ -105,7 +105,7 @@ static int64_t first_point(const Merge *merge, Starter *starter, const char *pat
     return found;
 }
 
-/* Whether a file begins as that shard does. */
+/* Whether a file begins as that shard does, and has no more rows where all were compared. */
 static gboolean begins_like(const Merge *merge, Starter *starter, const char *path, const SweepShard *shard)
 {
     Part part = {.path = path};
@@ -118,8 +118,9 @@ static gboolean begins_like(const Merge *merge, Starter *starter, const char *pa
             n_rows++;
         }
     }
+    gboolean has_more = n_rows < ROWS_COMPARED && part.row != NULL;
     row_reader_free(part.reader);
-    return same;
+    return same && !has_more;
 }
 
 /* Whether the files are all different shards of n; marks those. */

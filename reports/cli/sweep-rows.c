@@ -151,7 +151,7 @@ int sweep_layout_find(const SweepLayout *layout, const char *name)
     return -1;
 }
 
-static gboolean fail_path(const SweepLayout *layout, const char *key, const char *path, GError **error)
+static gboolean fail_path(const SweepLayout *layout, const char *key, int item, const char *path, GError **error)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new();
     for (guint i = layout->n_fields; i < layout->columns->len; i++) {
@@ -159,29 +159,28 @@ static gboolean fail_path(const SweepLayout *layout, const char *key, const char
     }
     const char *near = error_nearest_name(path, (const char *const *)(void *)names->pdata, names->len);
     if (near != NULL && strcmp(near, path) == 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: %s: \"%s\" of a result is no number, so rows have no order by it; name one that "
-                    "is, such as step_time_s", layout->sweep->name, key, path);
+        sweep_fail(layout->sweep, key, item, error, "\"%s\" of a result is no number, so rows have no order by it; name one that is, such as "
+                   "step_time_s", path);
         return FALSE;
     }
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: %s: results have no number \"%s\"%s%s%s", layout->sweep->name,
-                key, path, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "");
+    sweep_fail(layout->sweep, key, item, error, "results have no number \"%s\"%s%s%s", path, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "");
     return FALSE;
 }
 
 /* A further column: the time of an operator. */
-static gboolean add_further(SweepLayout *layout, const char *path, GError **error)
+static gboolean add_further(SweepLayout *layout, int item, GError **error)
 {
+    const char *path = g_ptr_array_index(layout->sweep->columns, (guint)item);
     gboolean known = FALSE;
     for (int i = 0; g_str_has_prefix(path, operators_path) && i < N_LABELS; i++) {
         known = known || strcmp(program_label_name(i), path + strlen(operators_path)) == 0;
     }
     if (sweep_layout_find(layout, path) >= 0) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: columns: \"%s\" is a column already; leave it out",
-                    layout->sweep->name, path);
+        sweep_fail(layout->sweep, "columns", item, error, "\"%s\" is a column already; leave it out", path);
         return FALSE;
     }
     if (!known) {
-        return fail_path(layout, "columns", path, error);
+        return fail_path(layout, "columns", item, path, error);
     }
     add_column(layout, path, TABLE_NUMBER);
     Column *column = &g_array_index(layout->columns, Column, layout->columns->len - 1);
@@ -189,22 +188,22 @@ static gboolean add_further(SweepLayout *layout, const char *path, GError **erro
     return TRUE;
 }
 
-static gboolean check_goal(const SweepLayout *layout, const char *key, const char *path, GError **error)
+static gboolean check_goal(const SweepLayout *layout, const char *key, int item, const char *path, GError **error)
 {
     int column = sweep_layout_find(layout, path);
     gboolean is_number = column >= (int)layout->n_fields &&
                          g_array_index(layout->columns, Column, (guint)column).kind <= TABLE_NUMBER &&
                          g_array_index(layout->columns, Column, (guint)column).kind != TABLE_TEXT;
-    return is_number || fail_path(layout, key, path, error);
+    return is_number || fail_path(layout, key, item, path, error);
 }
 
 static gboolean check_goals(const SweepLayout *layout, GError **error)
 {
-    if (!check_goal(layout, "objective", layout->sweep->objective.path, error)) {
+    if (!check_goal(layout, "objective", -1, layout->sweep->objective.path, error)) {
         return FALSE;
     }
     for (guint i = 0; i < layout->sweep->pareto->len; i++) {
-        if (!check_goal(layout, "pareto", g_array_index(layout->sweep->pareto, SweepGoal, i).path, error)) {
+        if (!check_goal(layout, "pareto", (int)i, g_array_index(layout->sweep->pareto, SweepGoal, i).path, error)) {
             return FALSE;
         }
     }
@@ -221,7 +220,7 @@ static gboolean add_columns(SweepLayout *layout, GError **error)
     add_results(layout);
     layout->first_further = layout->columns->len;
     for (guint i = 0; i < sweep->columns->len; i++) {
-        if (!add_further(layout, g_ptr_array_index(sweep->columns, i), error)) {
+        if (!add_further(layout, (int)i, error)) {
             return FALSE;
         }
     }

@@ -78,12 +78,46 @@ $ moesim sweep many.json --merge many2.csv
 ! moesim: many.json: shards 1/4, 3/4, 4/4 are missing; name their files, too
 ? 2
 
+# One that is cut short, in a row or between rows, is no shard of a larger number.
+$ for k in 1 2 3; do moesim sweep many.json -o three$k.csv --shard $k/3 > /dev/null; done; head -c -20 three2.csv > cut2.csv; moesim sweep many.json --merge three1.csv cut2.csv three3.csv
+! ~ moesim: many.json: the row of *, which belongs to shard 2/3, is not in cut2.csv: it is cut short, or of another sweep
+? 2
+
+$ head -20 three2.csv > cut2.csv; moesim sweep many.json --merge three1.csv cut2.csv three3.csv
+! ~ moesim: many.json: the row of *, which belongs to shard 2/3, is not in cut2.csv: it is cut short, or of another sweep
+? 2
+
 $ moesim sweep sweep.json --merge shard1.csv ./shard1.csv shard3.csv -o merged.csv
 ! moesim: --merge: shard1.csv and ./shard1.csv are the same file; name each shard once
 ? 2
 
 $ sed 's/"top"/"objective": "fits", "top"/' sweep.json > x.json; moesim sweep x.json
-! ~ moesim: x.json: objective: "fits" of a result is no number, *such as step_time_s
+! ~ moesim: x.json:*:*: objective: "fits" of a result is no number, *such as step_time_s
+? 2
+
+# What a sweep names of results is checked before the first row, at its place.
+= names.sh
+printf '{"base": {"model": "olmoe-1b-7b", "cluster": {"preset": "h200-sxm", "nodes": 1}},\n "grid": {"parallel.ep": [1]},\n %s}\n' "$1" > n.json
+moesim sweep n.json
+=
+$ sh names.sh '"objective": "step_time"'
+! moesim: n.json:3:15: objective: results have no number "step_time"; did you mean "step_time_s"?
+? 2
+
+$ sh names.sh '"objective": {"maximize": "nothing_like_it"}'
+! moesim: n.json:3:15: objective: results have no number "nothing_like_it"
+? 2
+
+$ sh names.sh '"pareto": ["step_time_s", "mfuu"]'
+! moesim: n.json:3:28: pareto[1]: results have no number "mfuu"; did you mean "mfu"?
+? 2
+
+$ sh names.sh '"columns": ["time.by_operator.RMSNorm", "mfu"]'
+! moesim: n.json:3:42: columns[1]: "mfu" is a column already; leave it out
+? 2
+
+$ sh names.sh '"columns": ["time.by_operator.LayerNormm"]'
+! ~ moesim: n.json:3:14: columns[0]: results have no number "time.by_operator.LayerNormm"*
 ? 2
 
 $ moesim sweep sweep.json --merge shard1.csv shard2.csv shard3.csv -o shard1.csv
@@ -127,7 +161,7 @@ $ for j in 1 3; do moesim sweep sweep.json --search -j$j | cmp - best.csv; done
 ? 0
 
 $ sed 's/"top"/"objective": "hfu", "top"/' sweep.json > x.json; moesim sweep x.json --search
-! ~ moesim: x.json: objective: maximize "hfu" has no bound, so a search could prove nothing; use one of step_time_s, *
+! ~ moesim: x.json:*:*: objective: maximize "hfu" has no bound, so a search could prove nothing; use one of step_time_s, *
 ? 2
 
 $ moesim sweep sweep.json --search --resume -o best.csv
@@ -214,7 +248,7 @@ $ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "constraints": ["par
 ? 2
 
 $ echo '{"base": "plan.json", "grid": {"parallel.ep": [1]}, "objective": "tokens_per_sec"}' > x.json; moesim sweep x.json
-! ~ moesim: x.json: objective: results have no number "tokens_per_sec"; did you mean *
+! ~ moesim: x.json:1:66: objective: results have no number "tokens_per_sec"; did you mean *
 ? 2
 
 $ echo '{"base": "plan.json", "linked": [{"parallel.ep": [1, 2], "workload.seq_len": [1]}]}' > x.json; moesim sweep x.json

@@ -73,4 +73,5 @@ $ for c in $(moesim complete 'moesim ' 7); do moesim $c --help | sed -n 2p | gre
 
 # Interrupted, while it waits for its input.
 $ mkfifo never; timeout --preserve-status -s INT 0.3 moesim run never
+! moesim: interrupted
 ? 130

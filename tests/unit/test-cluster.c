@@ -58,6 +58,22 @@ static void test_geometry_by_members(void **state)
     check_int(cluster_group(largest, 0, 64, largest->n_ranks / 64).per_domain, 1);
 }
 
+/* A node with fewer GPUs: its domains shrink, and a domain of whole nodes has as many nodes. */
+static void test_domains(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *preset;
+        int64_t per_node, domain_gpus;
+    } cases[] = {{"h200-sxm", 8, 8}, {"h200-sxm", 3, 3}, {"gb200", 4, 72}, {"gb200", 3, 54}, {"gb200", 1, 18}};
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(Cluster) cluster = load(cases[i].preset, 40, cases[i].per_node);
+        check_int(cluster->domain_gpus, cases[i].domain_gpus);
+        check_int(cluster_domain(cluster, cases[i].domain_gpus - 1), 0);
+        check_int(cluster_domain(cluster, cases[i].domain_gpus), 1);
+    }
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
@@ -154,6 +170,7 @@ int main(void)
         cmocka_unit_test(test_uneven),
         cmocka_unit_test(test_geometry),
         cmocka_unit_test(test_geometry_by_members),
+        cmocka_unit_test(test_domains),
         cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_hierarchy),

@@ -38,9 +38,15 @@ void plan_read_flags(JsonObject *object, const char *key, const char *const *nam
     }
 }
 
-gboolean plan_says_fit(JsonObject *object, const char *key)
+gboolean plan_says_fit(JsonObject *object, const char *key, const char *what)
 {
-    return g_strcmp0(json_string_value(json_object_raw(object, key)), "fit") == 0;
+    json_t *value = json_object_raw(object, key);
+    const char *text = json_string_value(value);
+    gboolean is_quantity = value == NULL || json_is_number(value) || (text != NULL && (g_ascii_isdigit(text[0]) || text[0] == '.'));
+    if (!is_quantity && g_strcmp0(text, "fit") != 0) {
+        json_object_fail_type(object, key, value, what);
+    }
+    return g_strcmp0(text, "fit") == 0;
 }
 
 /* In the order of CachePolicyKind, the choice last (workloads/lower/tier-cache.h). */
@@ -58,7 +64,7 @@ static void read_cache(Plan *plan, JsonObject *memory)
     const int choice = G_N_ELEMENTS(cache_policies) - 1;
     plan->has_cache = TRUE;
     plan->cache_has_keep = json_object_has(memory, "keep");
-    plan->cache_fits = plan_says_fit(object, "hbm_bytes");
+    plan->cache_fits = plan_says_fit(object, "hbm_bytes", "a number of bytes, a size such as \"8 GiB\", or \"fit\"");
     plan->cache_hbm_bytes = plan->cache_fits ? 0 : json_object_bytes(object, "hbm_bytes", 0);
     plan->cache_ddr_bytes = json_object_bytes(object, "ddr_bytes", 0);
     plan->cache_policy = json_object_choice(object, "policy", cache_policies, G_N_ELEMENTS(cache_policies), choice);

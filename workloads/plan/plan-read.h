@@ -19,8 +19,8 @@ void plan_refuse_choice(JsonObject *object, const char *key, const char *const *
 /* Reads a list of names, or one name, into flags; without the key these stay. */
 void plan_read_flags(JsonObject *object, const char *key, const char *const *names, int n_names, gboolean *ret_flags);
 
-/* Whether a field says "fit" and no number. */
-gboolean plan_says_fit(JsonObject *object, const char *key);
+/* Whether a field says "fit" and no number. Another word is a mistake; what: what would be right. */
+gboolean plan_says_fit(JsonObject *object, const char *key, const char *what);
 
 /* Reads "memory". */
 void plan_read_memory(Plan *plan, JsonObject *root);

@@ -295,7 +295,7 @@ static void read_loss(Plan *plan, JsonObject *root)
     if (object == NULL) {
         return;
     }
-    plan->seq_chunk_fits = plan_says_fit(object, "seq_chunk");
+    plan->seq_chunk_fits = plan_says_fit(object, "seq_chunk", "a number of tokens (0 = not chunked), or \"fit\"");
     plan->seq_chunk = plan->seq_chunk_fits ? 0 : json_object_int(object, "seq_chunk", 0, G_MAXINT32, 0);
     plan->vocab_chunk = json_object_int(object, "vocab_chunk", 0, G_MAXINT32, 0);
     plan->index_kl_coeff = json_object_number(object, "index_kl_coeff", 0, 1e3, 0);

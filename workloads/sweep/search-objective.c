@@ -97,8 +97,7 @@ const SearchObjective *search_objective_find(const Sweep *sweep, GError **error)
         }
         g_string_append_printf(known, "%s%s", i > 0 ? ", " : "", objectives[i].path);
     }
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                "%s: objective: %s \"%s\" has no bound, so a search could prove nothing; use one of %s, or a sweep", sweep->name,
-                sweep->objective.maximize ? "maximize" : "minimize", sweep->objective.path, known->str);
+    sweep_fail(sweep, "objective", -1, error, "%s \"%s\" has no bound, so a search could prove nothing; use one of %s, or a sweep",
+               sweep->objective.maximize ? "maximize" : "minimize", sweep->objective.path, known->str);
     return NULL;
 }

@@ -446,9 +446,12 @@ static void clear_goal(void *goal)
     g_free(((SweepGoal *)goal)->path);
 }
 
-static Sweep *sweep_new(const char *name, json_t *plan_schema)
+/* Takes the document over. */
+static Sweep *sweep_new(JsonDoc *doc, json_t *plan_schema)
 {
     Sweep *sweep = g_new0(Sweep, 1);
+    const char *name = json_doc_name(doc);
+    sweep->doc = doc;
     sweep->name = g_strdup(name);
     sweep->dir = g_path_get_dirname(name);
     sweep->defaults = schema_defaults(plan_schema);
@@ -463,9 +466,13 @@ static Sweep *sweep_new(const char *name, json_t *plan_schema)
     return sweep;
 }
 
+/* Takes the document over; NULL stays NULL. */
 static Sweep *sweep_from_doc(JsonDoc *doc, json_t *plan_schema, GError **error)
 {
-    g_autoptr(Sweep) sweep = sweep_new(json_doc_name(doc), plan_schema);
+    if (doc == NULL) {
+        return NULL;
+    }
+    g_autoptr(Sweep) sweep = sweep_new(doc, plan_schema);
     g_autoptr(Session) session = session_new();
     g_autoptr(SweepNames) names = sweep_names_new(sweep, session);
     Reader reader = {sweep, plan_schema, names};
@@ -479,12 +486,10 @@ static Sweep *sweep_from_doc(JsonDoc *doc, json_t *plan_schema, GError **error)
 
 Sweep *sweep_load(const char *path, json_t *plan_schema, GError **error)
 {
-    g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, error);
-    return doc != NULL ? sweep_from_doc(doc, plan_schema, error) : NULL;
+    return sweep_from_doc(json_doc_load(path, FALSE, error), plan_schema, error);
 }
 
 Sweep *sweep_parse(const char *text, const char *name, json_t *plan_schema, GError **error)
 {
-    g_autoptr(JsonDoc) doc = json_doc_parse(text, name, FALSE, error);
-    return doc != NULL ? sweep_from_doc(doc, plan_schema, error) : NULL;
+    return sweep_from_doc(json_doc_parse(text, name, FALSE, error), plan_schema, error);
 }

@@ -15,6 +15,7 @@ void sweep_free(Sweep *sweep)
         return;
     }
     g_free(sweep->name);
+    json_doc_free(sweep->doc);
     g_free(sweep->dir);
     g_free(sweep->base_dir);
     json_decref(sweep->base);
@@ -26,6 +27,16 @@ void sweep_free(Sweep *sweep)
     g_array_unref(sweep->pareto);
     g_ptr_array_unref(sweep->columns);
     g_free(sweep);
+}
+
+void sweep_fail(const Sweep *sweep, const char *key, int item, GError **error, const char *format, ...)
+{
+    const JsonStep steps[] = {{key, 0}, {NULL, (size_t)MAX(item, 0)}};
+    va_list args;
+    va_start(args, format);
+    g_autofree char *what = g_strdup_vprintf(format, args);
+    va_end(args);
+    json_doc_fail(sweep->doc, steps, item >= 0 ? 2 : 1, error, "%s", what);
 }
 
 json_t *sweep_value(const Sweep *sweep, int64_t point, guint field)

@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 #include "sim/base/expression.h"
+#include "sim/base/json-doc.h"
 
 typedef struct SweepField {
     char *path;  /* "parallel.ep" */
@@ -47,6 +48,7 @@ typedef struct SweepGoal {
 
 typedef struct Sweep {
     char *name;       /* file, for messages */
+    JsonDoc *doc;     /* what it was read from, for messages */
     char *dir;        /* paths in grid, linked and list are relative to it */
     char *base_dir;   /* paths in base are relative to it */
     json_t *base;     /* plan object */
@@ -70,6 +72,9 @@ Sweep *sweep_load(const char *path, json_t *plan_schema, GError **error);
 Sweep *sweep_parse(const char *text, const char *name, json_t *plan_schema, GError **error);
 void sweep_free(Sweep *sweep);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Sweep, sweep_free)
+
+/* Fails at a member of the sweep's file, or at an item of it (from 0; -1 = the member): printf form. */
+void sweep_fail(const Sweep *sweep, const char *key, int item, GError **error, const char *format, ...) G_GNUC_PRINTF(5, 6);
 
 /* Value of a field at a point (borrowed; null = not set). */
 json_t *sweep_value(const Sweep *sweep, int64_t point, guint field);
