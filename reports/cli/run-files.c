@@ -155,7 +155,7 @@ Table *run_operators_table(const RunRecord *record)
 Table *run_memory_table(const RunRecord *record)
 {
     Table *table = table_new();
-    const Tracker *tracker = record->fullest_memory;
+    const Tracker *tracker = record->told_memory;
     size_t time = table_add_column(table, "time_s", TABLE_NUMBER, TABLE_SECONDS);
     size_t all = table_add_column(table, "allocated", TABLE_INTEGER, TABLE_BYTES);
     for (int tag = 0; tag < N_MEM_TAGS; tag++) {
@@ -164,7 +164,7 @@ Table *run_memory_table(const RunRecord *record)
     for (size_t i = 0; i < tracker_n_points(tracker); i++) {
         const TrackerPoint *point = tracker_point(tracker, i);
         table_add_row(table);
-        table_put_number(table, time, (double)(point->time_ns - record->begin_ns) * 1e-9);
+        table_put_number(table, time, (double)(point->time_ns - record->told_begin_ns) * 1e-9);
         table_put_integer(table, all, point->bytes);
         for (int tag = 0; tag < N_MEM_TAGS; tag++) {
             table_put_integer(table, all + 1 + (size_t)tag, point->by_tag[tag]);

@@ -256,6 +256,57 @@ static gboolean recorder_run(Recorder *recorder, const Plan *plan, GError **erro
     return TRUE;
 }
 
+/* The memory of the fullest rank along with the host that the result's times are those of (peak-time.h). */
+typedef struct Telling {
+    MemoryWalk memory;
+    RunRecord *record;
+    GError *error;
+} Telling;
+
+static void tell_issued(void *self, const StepSite *site, SimTime host_ns)
+{
+    Telling *telling = self;
+    RunRecord *record = telling->record;
+    record->told_begin_ns = MIN(record->told_begin_ns, host_ns);
+    if (site->rank_class == 0) {
+        memory_walk_step(&telling->memory, &record->told_memory, site, host_ns, &telling->error);
+    }
+}
+
+static void tell_ran(void *self, const StepSite *site, SimTime start_ns, SimTime end_ns)
+{
+    RunRecord *record = ((Telling *)self)->record;
+    (void)site;
+    (void)end_ns;
+    record->told_begin_ns = MIN(record->told_begin_ns, start_ns);
+}
+
+static void tell_marked(void *self, gint32 rank_class, Phase phase, SimTime ns)
+{
+    RunRecord *record = ((Telling *)self)->record;
+    (void)rank_class;
+    (void)phase;
+    record->told_begin_ns = MIN(record->told_begin_ns, ns);
+}
+
+static gboolean tell_memory(RunRecord *record, GError **error)
+{
+    Telling telling = {.record = record};
+    StepObserver observer = {tell_issued, tell_ran, tell_marked, &telling};
+    StepTimes times;
+    GPtrArray *programs = record->groups.programs;
+    record->told_begin_ns = G_MAXINT64;
+    memory_walk_init(&telling.memory, record->fullest.program);
+    gboolean ok = step_observe(&record->plan, (Program *const *)(void *)programs->pdata, programs->len, SHOWN_REPEATS, &observer, &times, error);
+    ledger_walk_free(telling.memory.walk);
+    if (telling.error != NULL) {
+        g_clear_error(error);
+        g_propagate_error(error, telling.error);
+        return FALSE;
+    }
+    return ok;
+}
+
 RunRecord *run_record_new(const Plan *plan, const Result *result, int64_t n_kernels_max, GError **error)
 {
     g_autoptr(RunRecord) record = g_new0(RunRecord, 1);
@@ -285,7 +336,7 @@ RunRecord *run_record_new(const Plan *plan, const Result *result, int64_t n_kern
     recorder.fullest_class = (gint32)(record->fullest.rank % n);
     memory_walk_init(&recorder.fullest, record->fullest.program);
     choose_classes(&recorder, n_kernels_max);
-    gboolean ok = recorder_run(&recorder, &record->plan, error);
+    gboolean ok = recorder_run(&recorder, &record->plan, error) && tell_memory(record, error);
     for (int64_t c = 0; c < n; c++) {
         ledger_walk_free(walks[c].walk);
     }
@@ -303,6 +354,7 @@ void run_record_free(RunRecord *record)
     }
     program_free(record->listed);
     tracker_free(record->fullest_memory);
+    tracker_free(record->told_memory);
     group_memory_clear(&record->fullest);
     g_ptr_array_unref(record->programs);
     if (record->groups.routings != NULL) {

@@ -48,6 +48,8 @@ typedef struct RunRecord {
     Tracker **memory;    /* by class, with MemTag as tags; NULL = not shown */
     GroupMemory fullest; /* the rank whose memory the result reports, in whichever group */
     Tracker *fullest_memory; /* its own; at the times at which the rank at its place of the group shown issues */
+    Tracker *told_memory;    /* the same at the times of the result, whose programs are those of the hottest ranks */
+    SimTime told_begin_ns;   /* from which its times count */
     guint8 meets[N_GROUP_KINDS][N_COLLS]; /* step_network_meets() */
     int64_t n_shown_repeats, n_repeats; /* runs of the repeated block: shown, and in the step */
     SimTime begin_ns;    /* earliest of all times here; the step begins where the first phase does */
