@@ -309,6 +309,22 @@ static void test_router(void **state)
         print_message("# %s: popularity spreads by %.2f\n", models[i], sqrt(square));
         assert_true(sqrt(square) > 0.02 && sqrt(square) < 0.6);
         assert_true(memcmp(share, other, (size_t)model->n_experts * sizeof *share) != 0);
+        g_autofree double *all = routing_router_shares(&spec); /* found once for all groups */
+        assert_memory_equal(share, all, (size_t)model->n_experts * sizeof *share);
+        assert_memory_equal(other, all + model->n_experts, (size_t)model->n_experts * sizeof *share);
+        RoutingSpec told = spec;
+        told.shares = all;
+        g_autoptr(Routing) alone = routing_new(&spec, &error), shared = routing_new(&told, &error);
+        check_no_error(error);
+        for (int64_t r = 0; r < spec.n_ranks; r++) {
+            for (int t = 0; t < 2; t++) {
+                RoutingRows x, y;
+                routing_rows(alone, t, r, &x);
+                routing_rows(shared, t, r, &y);
+                check_int(x.n_received, y.n_received);
+                check_int(x.n_sent, y.n_sent);
+            }
+        }
         g_autoptr(Routing) routing = routing_new(&spec, &error);
         check_no_error(error);
         check_conservation(routing, &spec);

@@ -20,16 +20,44 @@ static double normal(const RoutingSpec *spec, int table, uint64_t index)
     return rng_normal(spec->seed, RNG_EXPERTS, ((uint64_t)table + 1) << 40 | index);
 }
 
-static Tensor *hidden_states(const RoutingSpec *spec, int table, int64_t n, int64_t width)
+static int64_t sample_tokens(const RoutingSpec *spec)
 {
+    return spec->sample_tokens > 0 ? spec->sample_tokens : SAMPLE_TOKENS;
+}
+
+static int64_t state_width(const RoutingSpec *spec)
+{
+    return MIN(spec->model->hidden, WIDTH_MAX);
+}
+
+double *router_sample(const RoutingSpec *spec)
+{
+    int64_t n = sample_tokens(spec) * state_width(spec);
+    double *own = g_new(double, n), size = sqrt(1 - common_part * common_part - sequence_part * sequence_part);
+    for (int64_t i = 0; i < n; i++) {
+        own[i] = size * normal(spec, 0, (uint64_t)((SEQUENCES + 1) * state_width(spec) + i));
+    }
+    return own;
+}
+
+/* States of one layer: what all tokens and those of a sequence have in common is its own. */
+static Tensor *hidden_states(const RoutingSpec *spec, const double *own, int table)
+{
+    int64_t n = sample_tokens(spec), width = state_width(spec);
     Tensor *x = tensor_new_2d(TENSOR_F64, n, width);
-    double own = sqrt(1 - common_part * common_part - sequence_part * sequence_part);
-    for (int64_t i = 0; i < n * width; i++) {
-        int64_t token = i / width, at = i % width, sequence = token * SEQUENCES / n;
-        double common = normal(spec, table, (uint64_t)at);
-        double of_sequence = normal(spec, table, (uint64_t)((sequence + 1) * width + at));
-        double rest = normal(spec, table, (uint64_t)((SEQUENCES + 1) * width + i));
-        tensor_set(x, i, common_part * common + sequence_part * of_sequence + own * rest);
+    double *values = x->data;
+    g_autofree double *common = g_new(double, width);
+    int64_t last = -1;
+    for (int64_t token = 0; token < n; token++) {
+        int64_t sequence = token * SEQUENCES / n;
+        for (int64_t at = 0; sequence != last && at < width; at++) {
+            common[at] = common_part * normal(spec, table, (uint64_t)at) +
+                         sequence_part * normal(spec, table, (uint64_t)((sequence + 1) * width + at));
+        }
+        last = sequence;
+        for (int64_t at = 0; at < width; at++) {
+            values[token * width + at] = common[at] + own[token * width + at];
+        }
     }
     return x;
 }
@@ -44,9 +72,9 @@ static Tensor *random_param(const RoutingSpec *spec, int table, const GraphParam
     return value;
 }
 
-void router_load(const RoutingSpec *spec, int table, double *ret_share)
+void router_load(const RoutingSpec *spec, const double *sample, int table, double *ret_share)
 {
-    int64_t n = spec->sample_tokens > 0 ? spec->sample_tokens : SAMPLE_TOKENS, width = MIN(spec->model->hidden, WIDTH_MAX);
+    int64_t n = sample_tokens(spec), width = state_width(spec);
     RouterAttr attr = router_of_model(spec->model);
     attr.experts = spec->experts; /* a spec may ask for other sizes */
     attr.top_k = spec->top_k;
@@ -57,7 +85,7 @@ void router_load(const RoutingSpec *spec, int table, double *ret_share)
     RouterTensors tensors = router_add(graph, "gate", x, &attr);
     graph_add_output(graph, tensors.weights);
     graph_finish(graph);
-    g_autoptr(Tensor) states = hidden_states(spec, table, n, width);
+    g_autoptr(Tensor) states = hidden_states(spec, sample, table);
     g_autoptr(Execution) run = execute_new(graph, &rows, TENSOR_F64);
     execute_put(run, x, states);
     for (guint p = 0; p < graph->params->len; p++) {

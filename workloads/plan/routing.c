@@ -285,6 +285,7 @@ static void routing_fill_drawn(Routing *routing)
     const RoutingSpec *spec = &routing->spec;
     g_autofree double *popularity = g_new(double, spec->experts);
     g_autofree double *share = g_new(double, spec->experts);
+    g_autofree double *sample = spec->kind == PLAN_ROUTING_ROUTER && spec->shares == NULL ? router_sample(spec) : NULL;
     if (spec->popularity != NULL) {
         memcpy(popularity, spec->popularity, (size_t)spec->experts * sizeof *popularity);
     } else if (spec->kind != PLAN_ROUTING_ROUTER) {
@@ -293,8 +294,10 @@ static void routing_fill_drawn(Routing *routing)
     routing->n_tables = (int)CLAMP(spec->layer_draws, 1, MAX(spec->n_layers, 1));
     routing->tables = g_new0(RoutingTable, routing->n_tables);
     for (int t = 0; t < routing->n_tables; t++) {
-        if (spec->kind == PLAN_ROUTING_ROUTER) {
-            router_load(spec, t, share);
+        if (spec->shares != NULL) {
+            memcpy(share, spec->shares + t * spec->experts, (size_t)spec->experts * sizeof *share);
+        } else if (spec->kind == PLAN_ROUTING_ROUTER) {
+            router_load(spec, sample, t, share);
         } else {
             routing_expert_shares(spec, t, popularity, share);
         }
@@ -333,12 +336,24 @@ void routing_table_shares(const RoutingSpec *spec, int table, double *ret_share)
         g_assert(ok);
         measured_share(spec, tokens, ret_share);
     } else if (spec->kind == PLAN_ROUTING_ROUTER) {
-        router_load(spec, table, ret_share);
+        g_autofree double *sample = router_sample(spec);
+        router_load(spec, sample, table, ret_share);
     } else {
         g_autofree double *popularity = g_new(double, spec->experts);
         routing_popularity(spec, popularity);
         routing_expert_shares(spec, table, popularity, ret_share);
     }
+}
+
+double *routing_router_shares(const RoutingSpec *spec)
+{
+    int n_tables = routing_spec_tables(spec);
+    double *shares = g_new(double, n_tables * spec->experts);
+    g_autofree double *sample = router_sample(spec);
+    for (int t = 0; t < n_tables; t++) {
+        router_load(spec, sample, t, shares + t * spec->experts);
+    }
+    return shares;
 }
 
 /* The first group is the measured one; others draw around its shares. */
@@ -384,6 +399,7 @@ Routing *routing_new(const RoutingSpec *spec, GError **error)
     } else if (!routing_fill_measured(routing, error)) {
         return NULL;
     }
+    routing->spec.popularity = routing->spec.shares = NULL; /* borrowed for the making alone */
     return g_steal_pointer(&routing);
 }
 

@@ -65,6 +65,7 @@ typedef struct RoutingSpec {
     const int64_t *chunk_tokens; /* [table][chunk][source][expert]: these, kept, instead of draws around the tokens of all; or NULL */
     const Routing *placed;    /* placements and capacities are this one's, layer by layer; or NULL = found from the loads */
     const double *popularity; /* [experts] of an earlier routing_popularity() of the same spec, or NULL */
+    const double *shares;     /* router: [table][expert] of an earlier routing_router_shares() of the same spec, or NULL */
 } RoutingSpec;
 
 /* The spec of a plan, whose ranks hold tokens each in sequences. Valid while the plan lives. */
@@ -82,6 +83,9 @@ void routing_popularity(const RoutingSpec *spec, double *ret_share);
 /* Number of tables of a spec, and the expected share of each expert in one: ret_share[experts]. Measured loads must fit. */
 int routing_spec_tables(const RoutingSpec *spec);
 void routing_table_shares(const RoutingSpec *spec, int table, double *ret_share);
+
+/* The same of all tables of a router, which all groups share: [table][expert]; caller frees. */
+double *routing_router_shares(const RoutingSpec *spec);
 
 /* Tokens of an expert with that share, of so many drawn in so many sequences; draws of another window are others. */
 double routing_scattered(const RoutingSpec *spec, int table, int window, int64_t expert, double share, double tokens,

@@ -39,6 +39,8 @@ static gboolean sample_groups(RunGroups *groups, GError **error)
         routing_popularity(&spec, popularity);
         spec.popularity = popularity;
     }
+    g_autofree double *shares = spec.kind == PLAN_ROUTING_ROUTER ? routing_router_shares(&spec) : NULL;
+    spec.shares = shares;
     for (int64_t g = 0; g < n_sampled(groups); g++) {
         spec.group = g;
         Routing *routing = routing_new(&spec, error);
