@@ -131,9 +131,7 @@ typedef struct BlockWords {
 static void append_words(GArray *words, const Block *block, gboolean was)
 {
     BlockWords packed = {block->address * 2 + (was ? 0 : 1), block->bytes << 16 | block->shelf << 1 | block->is_used};
-    if (block->bytes > 0) {
-        g_array_append_vals(words, &packed, 2);
-    }
+    g_array_append_vals(words, &packed, 2);
 }
 
 static int by_address(const void *a, const void *b)
@@ -188,24 +186,30 @@ static int by_word(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void add_start(AllocModel *model, gint32 idx)
+/* Whether a block, if it is one, stands or stood on one of these shelves. */
+static gboolean is_of(const Block *block, guint32 shelves)
+{
+    return block->bytes > 0 && (shelves >> block->shelf & 1u);
+}
+
+static void add_start(AllocModel *model, guint32 shelves, gint32 idx)
 {
     const Block *block = &model->blocks.blocks[idx];
-    if (block->bytes > 0 && block->before == 0 && is_new(model, block)) {
+    if (is_of(block, shelves) && block->before == 0 && is_new(model, block)) {
         g_array_append_val(model->starts, block->address);
     }
 }
 
-/* Where the segments start that came after the mark. */
-static void find_starts(AllocModel *model)
+/* Where the segments of some shelves start that came after the mark. */
+static void find_starts(AllocModel *model, guint32 shelves)
 {
     const BlockBins *bins = &model->blocks;
     g_array_set_size(model->starts, 0);
     for (guint i = 0; i < bins->saved->len; i++) {
-        add_start(model, g_array_index(bins->saved, SavedBlock, i).idx);
+        add_start(model, shelves, g_array_index(bins->saved, SavedBlock, i).idx);
     }
     for (gint32 idx = bins->n_blocks_marked; idx < bins->n_blocks; idx++) {
-        add_start(model, idx);
+        add_start(model, shelves, idx);
     }
     if (model->starts->len > 1) {
         qsort(model->starts->data, model->starts->len, sizeof(int64_t), by_word);
@@ -214,13 +218,13 @@ static void find_starts(AllocModel *model)
 
 /* A block as it is now; one at the end of what came after the mark becomes a tail, with an open size (its place in
  * `least`). */
-static void append_now(const AllocModel *model, gint32 idx, GArray *words, AllocTail *tails, int *n_tails)
+static void append_now(const AllocModel *model, guint32 shelves, gint32 idx, GArray *words, AllocTail *tails, int *n_tails)
 {
     Block block = model->blocks.blocks[idx];
-    gboolean is_last = is_new(model, &block) || (model->expandable && model->tails[block.shelf] == idx);
-    if (block.bytes == 0) {
+    if (!is_of(&block, shelves)) {
         return;
     }
+    gboolean is_last = is_new(model, &block) || (model->expandable && model->tails[block.shelf] == idx);
     block.address = place_of(model, &block);
     if (!block.is_used && block.after == 0 && is_last) {
         if (*n_tails < 0 || *n_tails == ALLOC_TAILS_MAX) {
@@ -238,19 +242,21 @@ static int by_place(const void *a, const void *b)
     return by_word(&((const AllocTail *)a)->least, &((const AllocTail *)b)->least);
 }
 
-int alloc_model_append_change(AllocModel *model, GArray *words, AllocTail *ret_tails)
+int alloc_model_append_change(AllocModel *model, guint32 shelves, GArray *words, AllocTail *ret_tails)
 {
     const BlockBins *bins = &model->blocks;
     guint first = words->len;
     int n_tails = 0;
-    find_starts(model);
+    find_starts(model, shelves);
     for (guint i = 0; i < bins->saved->len; i++) {
         const SavedBlock *saved = &g_array_index(bins->saved, SavedBlock, i);
-        append_words(words, &saved->block, TRUE);
-        append_now(model, saved->idx, words, ret_tails, &n_tails);
+        if (is_of(&saved->block, shelves)) {
+            append_words(words, &saved->block, TRUE);
+        }
+        append_now(model, shelves, saved->idx, words, ret_tails, &n_tails);
     }
     for (gint32 idx = bins->n_blocks_marked; idx < bins->n_blocks; idx++) {
-        append_now(model, idx, words, ret_tails, &n_tails);
+        append_now(model, shelves, idx, words, ret_tails, &n_tails);
     }
     BlockWords *list = (BlockWords *)(void *)&g_array_index(words, int64_t, first);
     guint n = (words->len - first) / 2;

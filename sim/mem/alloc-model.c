@@ -64,6 +64,22 @@ int64_t alloc_model_round(int64_t bytes)
     return (MAX(bytes, 1) + ALLOC_ROUND - 1) & ~(int64_t)(ALLOC_ROUND - 1);
 }
 
+static Pool pool_of(int64_t rounded_bytes)
+{
+    return rounded_bytes <= SMALL_MAX ? POOL_SMALL : POOL_LARGE;
+}
+
+int alloc_model_shelf(const AllocModel *model, int stream, int64_t bytes)
+{
+    g_assert(stream >= 0 && stream < model->n_streams);
+    return stream * N_POOLS + (int)pool_of(alloc_model_round(bytes));
+}
+
+int alloc_model_block_shelf(const AllocModel *model, AllocBlock block)
+{
+    return block_bins_get(&model->blocks, block)->shelf;
+}
+
 static int64_t segment_bytes(int64_t rounded_bytes)
 {
     if (rounded_bytes <= SMALL_MAX) {
@@ -199,7 +215,7 @@ AllocBlock alloc_model_take(AllocModel *model, int stream, int64_t bytes)
         return ALLOC_NOTHING;
     }
     int64_t rounded_bytes = alloc_model_round(bytes);
-    Pool pool = rounded_bytes <= SMALL_MAX ? POOL_SMALL : POOL_LARGE;
+    Pool pool = pool_of(rounded_bytes);
     gint32 idx = find_block(model, stream, pool, rounded_bytes);
     if (idx == 0) {
         return ALLOC_FAILED;

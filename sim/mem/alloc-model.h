@@ -76,13 +76,20 @@ typedef struct AllocTail {
 enum { ALLOC_TAILS_MAX = 16 };
 
 /*
- * Appends words (int64_t) that say what has changed since the mark: of two futures of one model, equal words and equal sizes of
- * their tails mean equal models, but for the names of blocks and for the addresses of new segments, of which only the order
- * counts. Returns the number of tails, -1: more than ALLOC_TAILS_MAX.
+ * Shelves: one of each stream and pool. Without a bound no shelf knows of another, so that what it does depends on what is asked
+ * of it alone. Sets of them are bits by their numbers.
  */
-int alloc_model_append_change(AllocModel *model, GArray *words, AllocTail *ret_tails);
+int alloc_model_shelf(const AllocModel *model, int stream, int64_t bytes);
+int alloc_model_block_shelf(const AllocModel *model, AllocBlock block);
 
-/* After that: where a block is, as a word in which the addresses of new segments do not count either. */
+/*
+ * Appends words (int64_t) that say what has changed since the mark on some shelves: of two futures of one model, equal words and
+ * equal sizes of their tails mean that these shelves are equal, but for the names of blocks and for the addresses of new
+ * segments, of which only the order counts. Returns the number of tails, -1: more than ALLOC_TAILS_MAX.
+ */
+int alloc_model_append_change(AllocModel *model, guint32 shelves, GArray *words, AllocTail *ret_tails);
+
+/* After that: where a block of these shelves is, as a word in which the addresses of new segments do not count either. */
 void alloc_model_append_place(const AllocModel *model, AllocBlock block, GArray *words);
 
 /*

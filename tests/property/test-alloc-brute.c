@@ -211,7 +211,7 @@ static void test_tails(void **state)
         go_on(model, &history, seed, 0, 60, FALSE);
         alloc_model_mark(model);
         leave_tails(model, seed, seed);
-        int n_tails = alloc_model_append_change(model, words, tails);
+        int n_tails = alloc_model_append_change(model, G_MAXUINT32, words, tails);
         History noted = history;
         int64_t before = alloc_model_stats(model)->reserved_bytes;
         assert_true(n_tails >= 0);
@@ -225,7 +225,7 @@ static void test_tails(void **state)
             g_array_set_size(other_words, 0);
             alloc_model_mark(model);
             leave_tails(model, seed, 7000 + draw);
-            int n = alloc_model_append_change(model, other_words, others);
+            int n = alloc_model_append_change(model, G_MAXUINT32, other_words, others);
             before = alloc_model_stats(model)->reserved_bytes;
             alloc_model_copy(second, model);
             alloc_model_rewind(model);

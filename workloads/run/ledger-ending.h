@@ -5,9 +5,10 @@
  * what has changed since. It is the same for all sizes of the tails (alloc-model.h) within bounds: a zone. Another size
  * of what a head left over makes the first layers of the backward pass choose other blocks; after some calls memory
  * mostly looks as it has looked before. So an ending has stops, at its begin and after 1, 2, 3, 5, 9, 17 ... calls, and
- * what is behind a stop is an ending of its own, with its own zones: a walk goes on until what is behind is known. At a
- * later stop the tails that were there at the begin are open; what the ending itself has left over counts with its
- * size.
+ * what is behind a stop is an ending of its own, with its own zones: a walk goes on until what is behind is known.
+ *
+ * Endings that begin alike but for the shelf that heads work on are walked once; the others ask that shelf alone
+ * (ledger-log.h).
  */
 #pragma once
 
@@ -31,7 +32,8 @@ const LedgerEndingCounts *ledger_endings_counts(const LedgerEndings *endings);
 
 /*
  * Joins to *ledger what the last runs of the walk's program note. walk: before their first call, marked at `node`; it
- * is left anywhere behind the mark. FALSE with the place when the program uses a buffer wrongly.
+ * is left anywhere behind the mark. may_replay: a log will do in place of a walk; *ret_done FALSE: it did not, and
+ * nothing was joined. An error, with the place, when the program uses a buffer wrongly.
  */
 gboolean ledger_endings_run(LedgerEndings *endings, LedgerWalk *walk, guint32 node, const LedgerPiece *runs,
-                            guint n_runs, Ledger *ledger, GError **error);
+                            guint n_runs, gboolean may_replay, Ledger *ledger, gboolean *ret_done, GError **error);

@@ -205,16 +205,13 @@ static int64_t reserved_of(const LedgerWalk *walk)
 /* The moment to which a part has led that is no run: exactly that. */
 static guint32 change_node(LedgerMemo *memo, guint32 from, LedgerWalk *walk)
 {
-    AllocTail tails[ALLOC_TAILS_MAX];
     int64_t words[] = {FROM_CHANGE, from, reserved_of(walk)};
     g_array_set_size(memo->words, 0);
     g_array_append_vals(memo->words, words, G_N_ELEMENTS(words));
-    int n_tails = walk_append_change(walk, memo->words, tails);
-    for (int i = 0; i < n_tails; i++) {
-        g_array_append_val(memo->words, tails[i].bytes);
+    if (!walk_append_change(walk, ALL_SHELVES, memo->words)) {
+        int64_t other = -(int64_t)++memo->n_uses; /* like nothing else */
+        g_array_append_val(memo->words, other);
     }
-    int64_t end = n_tails >= 0 ? n_tails : -(int64_t)++memo->n_uses; /* too much to say: like nothing else */
-    g_array_append_val(memo->words, end);
     return name_words(memo);
 }
 
@@ -354,6 +351,27 @@ static void fold_start(LedgerFold *fold)
     }
 }
 
+/* The last runs, behind calls that have been walked: these are walked again where a log does not do (ledger-ending.h).
+ */
+static gboolean fold_ending(LedgerFold *fold, const LedgerPiece *calls, GError **error)
+{
+    const GArray *pieces = fold->memo->pieces;
+    guint n_runs = pieces->len - 1 - (guint)(calls - &g_array_index(pieces, LedgerPiece, 0));
+    gboolean is_done = FALSE;
+    for (int attempt = 0; attempt < 2 && !is_done; attempt++) {
+        if (attempt > 0) {
+            leave_walk(fold);
+        }
+        if ((attempt > 0 && !fold_calls(fold, calls, error)) ||
+            !ledger_endings_run(fold->memo->endings, fold->walk, fold->node, calls + 1, n_runs, attempt == 0,
+                                &fold->ledger, &is_done, error)) {
+            return FALSE;
+        }
+    }
+    leave_walk(fold);
+    return TRUE;
+}
+
 /* Piece by piece. *ret_missing: a walk is missing that an earlier program would have left; nothing was found out. */
 static gboolean fold_pieces(LedgerFold *fold, gboolean *ret_missing, GError **error)
 {
@@ -377,13 +395,7 @@ static gboolean fold_pieces(LedgerFold *fold, gboolean *ret_missing, GError **er
         } else if (!fold_calls(fold, piece, error)) {
             return FALSE;
         } else if (i + 1 == last && last < pieces->len) {
-            const LedgerPiece *runs = &g_array_index(pieces, LedgerPiece, last);
-            if (!ledger_endings_run(fold->memo->endings, fold->walk, fold->node, runs, pieces->len - last,
-                                    &fold->ledger, error)) {
-                return FALSE;
-            }
-            leave_walk(fold);
-            return TRUE;
+            return fold_ending(fold, piece, error);
         } else {
             fold->node = change_node(fold->memo, fold->node, fold->walk);
         }

@@ -53,6 +53,7 @@ struct LedgerWalk {
     HeldBytes held, held_marked;
     guint32 mark, n_marks; /* the mark that is set, 0 = none; marks ever set */
     GArray *saved;         /* SavedAlive: what has been changed since the mark */
+    struct LedgerLog *log; /* who is told what is done (ledger-log.h), or NULL */
     guint call_idx, instr_idx;
     const Call *call;
     const Segment *segment;
@@ -62,6 +63,8 @@ struct LedgerWalk {
 LedgerSlots *ledger_slots_new(void);
 LedgerSlots *ledger_slots_ref(LedgerSlots *slots);
 void ledger_slots_unref(LedgerSlots *slots);
+
+static const guint32 ALL_SHELVES = G_MAXUINT32;
 
 /* A walk without a place. Free with ledger_walk_free(). */
 LedgerWalk *walk_new(LedgerSlots *slots);
@@ -95,11 +98,11 @@ void walk_mark(LedgerWalk *walk);
 void walk_rewind(LedgerWalk *walk);
 
 /*
- * Appends words (int64_t) that say what has changed since the mark: of walks from one mark, equal words and equal sizes
- * of the tails (alloc-model.h; at most ALLOC_TAILS_MAX of them) mean equal walks from here on, but for what is reserved
- * so far. Returns the number of tails, -1: too many.
+ * Appends words (int64_t) that say what has changed since the mark among the buffers and on some shelves of the
+ * allocator (alloc-model.h): of walks from one mark, equal words mean equal walks from here on, but for these: what is
+ * reserved so far, and the other shelves with the blocks that buffers have there. FALSE: there is too much to say.
  */
-int walk_append_change(LedgerWalk *walk, GArray *words, AllocTail *ret_tails);
+gboolean walk_append_change(LedgerWalk *walk, guint32 shelves, GArray *words);
 
 /* Memory that a walk takes. */
 size_t walk_size_bytes(const LedgerWalk *walk);

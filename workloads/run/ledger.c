@@ -4,7 +4,7 @@
 
 #include "sim/base/error.h"
 #include "workloads/lower/layer.h"
-#include "workloads/run/ledger-walk.h"
+#include "workloads/run/ledger-log.h"
 
 static gboolean walk_fail(const LedgerWalk *walk, const Instr *instr, const char *what, GError **error)
 {
@@ -69,6 +69,20 @@ static void note_peak(LedgerWalk *walk, const Instr *instr)
     ledger->peak_instr = (gint32)walk->instr_idx;
 }
 
+static inline void tell_take(LedgerWalk *walk, const Alive *alive, int64_t bytes)
+{
+    if (walk->log != NULL) {
+        ledger_log_take(walk->log, walk, (gint32)(alive - walk->alive), bytes);
+    }
+}
+
+static inline void tell_give(LedgerWalk *walk, const Alive *alive)
+{
+    if (walk->log != NULL) {
+        ledger_log_give(walk->log, walk, (gint32)(alive - walk->alive));
+    }
+}
+
 static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
 {
     Alive *alive = edit_alive(walk, program_resolve(walk->call, instr->place));
@@ -97,6 +111,7 @@ static gboolean walk_alloc(LedgerWalk *walk, const Instr *instr, GError **error)
     walk->ledger.rounded_peak_bytes = MAX(walk->ledger.rounded_peak_bytes, walk->held.rounded);
     walk_add(walk, alive->tag, alloc_model_block_bytes(walk->alloc, alive->block));
     note_peak(walk, instr);
+    tell_take(walk, alive, MAX(instr->bytes, 1));
     return TRUE;
 }
 
@@ -112,6 +127,7 @@ static gboolean walk_free(LedgerWalk *walk, const Instr *instr, GError **error)
         *alive = (Alive){.stamp = alive->stamp};
         return TRUE;
     }
+    tell_give(walk, alive);
     walk_add(walk, alive->tag, -alloc_model_block_bytes(walk->alloc, alive->block));
     walk->held.rounded -= alive->rounded_bytes;
     alloc_model_give(walk->alloc, alive->block);
@@ -128,6 +144,9 @@ static gboolean walk_move(LedgerWalk *walk, const Instr *instr, GError **error)
         return walk_fail(walk, instr, "moved while it is not alive, or onto one that is", error);
     }
     guint32 stamp = to->stamp;
+    if (walk->log != NULL) {
+        ledger_log_move(walk->log, (gint32)(from - walk->alive), (gint32)(to - walk->alive));
+    }
     *to = *from;
     to->stamp = stamp;
     *from = (Alive){.stamp = from->stamp};
@@ -150,6 +169,9 @@ static gboolean walk_instr(LedgerWalk *walk, const Instr *instr, GError **error)
         if (instr->phase == PHASE_FORWARD) {
             walk->ledger.after_forward_bytes = walk->held.total;
             walk->ledger.rounded_after_forward_bytes = walk->held.rounded;
+            if (walk->log != NULL) {
+                ledger_log_mark(walk->log);
+            }
         }
         return TRUE;
     case INSTR_COLLECTIVE:
@@ -235,9 +257,11 @@ static inline gboolean walk_item(LedgerWalk *walk, const MemoryItem *item, const
         walk->ledger.rounded_peak_bytes = MAX(walk->ledger.rounded_peak_bytes, walk->held.rounded);
         walk_add(walk, item->tag, alloc_model_block_bytes(walk->alloc, alive->block));
         note_peak(walk, &instrs[item->instr]);
+        tell_take(walk, alive, item->bytes);
         return TRUE;
     }
     if (item->kind == ITEM_GIVE && alive->alive && alive->tier == TIER_HBM) {
+        tell_give(walk, alive);
         walk_add(walk, alive->tag, -alloc_model_block_bytes(walk->alloc, alive->block));
         walk->held.rounded -= alive->rounded_bytes;
         walk->held.n_alive--;
@@ -450,31 +474,6 @@ void walk_rewind(LedgerWalk *walk)
     walk->held = walk->held_marked;
     g_array_set_size(walk->saved, 0);
     alloc_model_rewind(walk->alloc);
-}
-
-static int by_slot(gconstpointer a, gconstpointer b)
-{
-    gint32 x = ((const SavedAlive *)a)->slot, y = ((const SavedAlive *)b)->slot;
-    return x < y ? -1 : x > y;
-}
-
-int walk_append_change(LedgerWalk *walk, GArray *words, AllocTail *ret_tails)
-{
-    int n_tails = alloc_model_append_change(walk->alloc, words, ret_tails);
-    g_array_sort(walk->saved, by_slot);
-    for (guint i = 0; i < walk->saved->len; i++) {
-        const SavedAlive *saved = &g_array_index(walk->saved, SavedAlive, i);
-        const Alive *alive = &walk->alive[saved->slot];
-        int64_t entry[] = {(int64_t)saved->slot << 32 | alive->alive << 16 | alive->tier << 8 | alive->tag, alive->bytes,
-                           alive->rounded_bytes};
-        if (alive->alive || saved->alive.alive) {
-            g_array_append_vals(words, entry, G_N_ELEMENTS(entry));
-        }
-        if (alive->alive && alive->tier == TIER_HBM) {
-            alloc_model_append_place(walk->alloc, alive->block, words);
-        }
-    }
-    return n_tails;
 }
 
 void ledger_join(Ledger *ledger, const Ledger *next)

@@ -57,10 +57,11 @@ void ledger_memo_clear(LedgerMemo *memo);
 
 /*
  * Of programs that end in runs: those for which all that these note was known, those for which it was known after some of
- * their calls, and the calls that were walked.
+ * their calls, those that went on from a log (ledger-log.h), of these the ones for which it did not do, and the calls that
+ * were walked.
  */
 typedef struct LedgerEndingCounts {
-    int64_t n_known, n_met, n_calls_walked;
+    int64_t n_known, n_met, n_replayed, n_odd, n_calls_walked;
 } LedgerEndingCounts;
 const LedgerEndingCounts *ledger_memo_ending_counts(const LedgerMemo *memo);
 
