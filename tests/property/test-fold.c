@@ -4,9 +4,11 @@
  */
 #include "tests/check.h"
 
+#include "sim/base/error.h"
 #include "sim/base/json-read.h"
 #include "workloads/cases.h"
 #include "workloads/lower/lower.h"
+#include "workloads/run/run.h"
 #include "workloads/run/step.h"
 
 typedef struct FoldCase {
@@ -145,11 +147,70 @@ static void test_fold(void **state)
     }
 }
 
+/* As many micro-batches as a plan can have: each is as long as the others, and what is counted is counted for each. */
+static void test_many(void **state)
+{
+    (void)state;
+    static const int64_t batches[] = {1024, 2048, 8193, 1 << 20, 1 << 30};
+    static const char *const fields[] = {
+        "model=llama-3.1-8b model.overrides.num_hidden_layers=2 cluster.nodes=1 cluster.gpus_per_node=1 workload.seq_len=512 precision.parameters=bf16",
+        "model=olmoe-1b-7b cluster.nodes=1 cluster.gpus_per_node=1 workload.seq_len=256 workload.routing.kind=zipf",
+    };
+    for (size_t f = 0; f < G_N_ELEMENTS(fields); f++) {
+        Result *results[G_N_ELEMENTS(batches)];
+        for (size_t i = 0; i < G_N_ELEMENTS(batches); i++) {
+            g_autoptr(GError) error = NULL;
+            g_autofree char *words = g_strdup_printf("%s workload.global_batch=%" G_GINT64_FORMAT, fields[f], batches[i]);
+            g_autoptr(Plan) plan = make_plan(words);
+            results[i] = run_plan(plan, NULL, &error);
+            check_no_error(error);
+        }
+        double turn_s = (results[1]->step_time_s - results[0]->step_time_s) / (double)(batches[1] - batches[0]);
+        const ResultOperator *first = g_ptr_array_index(results[0]->operators, 0);
+        for (size_t i = 2; i < G_N_ELEMENTS(batches); i++) {
+            check_close(results[i]->step_time_s, results[0]->step_time_s + turn_s * (double)(batches[i] - batches[0]), 1e-9);
+            check_int(results[i]->peak_memory_bytes, results[0]->peak_memory_bytes);
+            const ResultOperator *operator = g_ptr_array_index(results[i]->operators, 0);
+            check_string(operator->name, first->name);
+            check_close((double)operator->launches / (double)batches[i], (double)first->launches / (double)batches[0], 1e-2);
+        }
+        for (size_t i = 0; i < G_N_ELEMENTS(batches); i++) {
+            result_free(results[i]);
+        }
+    }
+}
+
+/* More than int64 nanoseconds hold is refused, and where that begins nothing has overflowed. */
+static void test_too_many(void **state)
+{
+    (void)state;
+    gboolean refused = FALSE;
+    double last_s = 0;
+    for (int64_t batch = 1 << 14; batch <= 1 << 30; batch *= 2) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *words = g_strdup_printf("model=kimi-k3 cluster.nodes=1 cluster.gpus_per_node=1 workload.seq_len=1024 "
+                                                 "memory.recompute=full workload.global_batch=%" G_GINT64_FORMAT, batch);
+        g_autoptr(Plan) plan = make_plan(words);
+        g_autoptr(Result) result = run_plan(plan, NULL, &error);
+        assert_true(refused ? result == NULL : TRUE);
+        if (result == NULL) {
+            refused = TRUE;
+            check_error(&error, MOESIM_ERROR_INPUT, "micro-batches per rank make a step of more than nine years");
+            continue;
+        }
+        assert_true(result->step_time_s > last_s && result->step_time_s < 300e6);
+        last_s = result->step_time_s;
+    }
+    assert_true(refused && last_s > 0);
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[G_N_ELEMENTS(cases)] = {0};
+    struct CMUnitTest tests[G_N_ELEMENTS(cases) + 2] = {0};
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
         tests[i] = (struct CMUnitTest){.name = cases[i].name, .test_func = test_fold, .initial_state = (void *)(uintptr_t)&cases[i]};
     }
-    return _cmocka_run_group_tests("fold", tests, G_N_ELEMENTS(cases), NULL, NULL);
+    tests[G_N_ELEMENTS(cases)] = (struct CMUnitTest){.name = "as many micro-batches as there can be", .test_func = test_many};
+    tests[G_N_ELEMENTS(cases) + 1] = (struct CMUnitTest){.name = "more than can be counted", .test_func = test_too_many};
+    return _cmocka_run_group_tests("fold", tests, G_N_ELEMENTS(tests), NULL, NULL);
 }

@@ -19,7 +19,7 @@ static const PlanCase refused[] = {
     {BASE "parallel.ep=8 model.overrides.n_routed_experts=12", "parallel", "experts; the nearest legal ep is 4"},
     {DENSE "parallel.ep=2", "parallel", "has none, use 1"},
     {BASE "workload.global_batch=20", "workload", "the nearest is 24"},
-    {BASE "workload.micro_batch=1 workload.global_batch=131072", "workload", "16384 micro-batches per rank; at most 8192"},
+    {BASE "workload.global_batch=17179869184", "workload.global_batch", "from 1 to 1073741824"},
     {BASE "workload.seq_len=1048576 workload.micro_batch=4096", "workload", "exceeds 2^31 tokens"},
     {BASE "workload.seq_len=16384 loss.seq_chunk=1", "loss", "at most 8192 are simulated: raise them"},
     {DENSE "workload.routing.kind=zipf", "workload", "has no experts; leave it out"},

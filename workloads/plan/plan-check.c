@@ -4,7 +4,7 @@
 #include "workloads/plan/routing.h"
 
 /* A step is simulated pass by pass, and the loss chunk by chunk: more of them than this is a slip of the pen. */
-enum { MICRO_BATCHES_MAX = 1 << 13, LOSS_CHUNKS_MAX = 1 << 13 };
+enum { LOSS_CHUNKS_MAX = 1 << 13 };
 
 static void check_ranks(Plan *plan, JsonObject *root)
 {
@@ -93,12 +93,6 @@ static void check_batch(Plan *plan, JsonObject *root)
     int64_t tokens;
     if (!quantity_mul(plan->seq_len, plan->micro_batch, &tokens) || tokens > (int64_t)1 << 31) {
         json_object_fail(root, "workload", "seq_len x micro_batch exceeds 2^31 tokens per rank; lower one of them");
-    }
-    if (plan->n_micro_batches > MICRO_BATCHES_MAX) {
-        json_object_fail(root, "workload.global_batch",
-                         "%" G_GINT64_FORMAT " makes %" G_GINT64_FORMAT
-                         " micro-batches per rank; at most %d are simulated: lower it, or raise micro_batch",
-                         plan->global_batch, plan->n_micro_batches, MICRO_BATCHES_MAX);
     }
 }
 

@@ -73,6 +73,13 @@ static void bound_segment(const Segment *segment, const ProgramClock *clock, Sco
     g_hash_table_unref(chains.tokens);
 }
 
+/* Past what is counted a plan is refused when it is run, so that its bound may be anything there. */
+static void add_times(SimTime *sum, int64_t times, SimTime ns)
+{
+    SimTime more;
+    *sum = quantity_mul(times, ns, &more) && *sum < G_MAXINT64 - more ? *sum + more : G_MAXINT64 / 4;
+}
+
 static SimTime bound_ns(const Program *program, Scope scope)
 {
     g_autofree TimeBound *bounds = g_new0(TimeBound, program->segments->len + 1);
@@ -87,9 +94,9 @@ static SimTime bound_ns(const Program *program, Scope scope)
         if (!bound->is_known) {
             bound_segment(program_segment(program, call->segment), &program->clock, scope, bound);
         }
-        sum.chain_ns += times * bound->chain_ns;
+        add_times(&sum.chain_ns, times, bound->chain_ns);
         for (int s = 0; s < N_STREAMS; s++) {
-            sum.busy_ns[s] += times * bound->busy_ns[s];
+            add_times(&sum.busy_ns[s], times, bound->busy_ns[s]);
         }
     }
     SimTime ns = sum.chain_ns;

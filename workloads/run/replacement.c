@@ -11,7 +11,7 @@
 static void window_loads(const Plan *plan, const RoutingSpec *spec, int table, int window, double *ret_loads)
 {
     g_autofree double *share = g_new(double, spec->experts);
-    double steps = (double)(plan->moe.replace_every * plan->n_micro_batches);
+    double steps = (double)plan->moe.replace_every * (double)plan->n_micro_batches;
     double ranks = (double)(plan->dp_replicate * plan->dp_shard);
     double tokens = (double)spec->tokens * ranks * steps, sequences = (double)spec->sequences * ranks * steps;
     routing_table_shares(spec, table, share);

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <string.h>
 
 #include "workloads/run/step-memo.h"
@@ -31,6 +32,21 @@ static void count_instr(const Instr *instr, const ProgramClock *clock, Dense *de
     }
 }
 
+/* What of a segment is most, in doubles, which do not overflow. */
+static double most_of(const Segment *segment, const ProgramClock *clock)
+{
+    double device_ns = 0, host_ns = 0, bytes = 0, launches = 0;
+    for (guint i = 0; i < segment->instrs->len; i++) {
+        const Instr *instr = &g_array_index(segment->instrs, Instr, i);
+        gboolean runs = instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE;
+        host_ns += (double)instr->host_ns;
+        device_ns += runs ? (double)program_instr_ns(clock, instr) : 0;
+        bytes += runs ? (double)instr->bytes : 0;
+        launches += runs ? instr->n_launches : 0;
+    }
+    return fmax(fmax(device_ns, host_ns), fmax(bytes, launches));
+}
+
 void step_count_segment(const Segment *segment, const ProgramClock *clock, SegmentCounts *ret_counts)
 {
     g_autofree Dense *dense = g_new0(Dense, 1);
@@ -41,6 +57,7 @@ void step_count_segment(const Segment *segment, const ProgramClock *clock, Segme
             count_instr(instr, clock, dense, ret_counts);
         }
     }
+    ret_counts->most = most_of(segment, clock);
     ret_counts->labels = g_new(LabelCount, N_LABELS);
     ret_counts->colls = g_new(CollCount, N_GROUP_KINDS * N_COLLS);
     for (gint32 i = 0; i < N_LABELS; i++) {

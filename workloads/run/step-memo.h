@@ -102,6 +102,7 @@ typedef struct SegmentCounts {
     guint n_labels, n_colls;
     SimTime evidence_ns[N_EVIDENCES];
     double recomputed_flops;
+    double most;        /* the largest of its sums of device times, host times, bytes and launches */
     SimTime longest_ns; /* of its instructions; G_MAXINT64: past what can be counted */
     gint32 longest_label;
 } SegmentCounts;

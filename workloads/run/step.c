@@ -403,6 +403,33 @@ static gboolean step_finish(Step *step)
 /* Some ten hours: a sum of a step's works then stays far inside of SimTime. */
 static const SimTime WORK_NS_MAX = (SimTime)1 << 45;
 
+/*
+ * Micro-batches beyond this are multiplied in nanoseconds and bytes that have to be looked at first. Their sums may be 2^58, nine
+ * years: kernels at once slow each other down, though not 32 times.
+ */
+enum { REPEATS_PLAIN = 1 << 13 };
+static const double SUM_MAX = 0x1p58;
+
+static gboolean check_sums(StepMemo *memo, const Program *program, const Plan *plan, GError **error)
+{
+    double sum = 0;
+    if (program->repeat.times <= REPEATS_PLAIN) {
+        return TRUE;
+    }
+    for (guint c = 0; c < program->calls->len; c++) {
+        Segment *segment = program_segment(program, g_array_index(program->calls, Call, c).segment);
+        sum += (double)program_call_times(program, c) * step_counts(memo, segment, &program->clock)->most;
+    }
+    if (sum <= SUM_MAX) {
+        return TRUE;
+    }
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
+                "%s: workload.global_batch: %" G_GINT64_FORMAT " micro-batches per rank make a step of more than nine years, or of more bytes than are "
+                "counted; lower it",
+                plan->name, plan->n_micro_batches);
+    return FALSE;
+}
+
 static gboolean check_durations(StepMemo *memo, const Program *program, const Plan *plan, GError **error)
 {
     for (guint s = 0; s < program->segments->len; s++) {
@@ -490,7 +517,7 @@ gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *program
 {
     gboolean settled = FALSE;
     for (int64_t c = 0; c < n_classes; c++) {
-        if (!check_durations(memo, programs[c], plan, error)) {
+        if (!check_durations(memo, programs[c], plan, error) || !check_sums(memo, programs[c], plan, error)) {
             return FALSE;
         }
     }
