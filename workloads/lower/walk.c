@@ -160,6 +160,16 @@ static void count_ref(Walk *walk, int op, int slot, int tensor)
     walk->is_moving[tensor] = walk->is_moving[tensor] || moves;
 }
 
+static void list_exchanges(Walk *walk)
+{
+    walk->exchanges = g_new(int, graph_n_ops(walk->graph));
+    for (int o = walk->first_op; o < walk->end_op; o++) {
+        if (walk->exchange_at[o] >= 0) {
+            walk->exchanges[walk->n_exchanges++] = o;
+        }
+    }
+}
+
 void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
 {
     const Graph *graph = pass->graph;
@@ -170,12 +180,7 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     walk->under_way = g_new0(gboolean, n_ops);
     walk->exchange_at = walk_exchange_places(graph);
     walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
-    walk->exchanges = g_new(int, n_ops);
-    for (int o = walk->first_op; o < walk->end_op; o++) {
-        if (walk->exchange_at[o] >= 0) {
-            walk->exchanges[walk->n_exchanges++] = o;
-        }
-    }
+    list_exchanges(walk);
     walk->saved = g_new0(OpSaved, n_ops);
     walk->saves = g_new0(gboolean, n_ops);
     walk->moved = g_new0(guint64, n_ops);
