@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "workloads/lower/body.h"
 #include "workloads/lower/lowering.h"
 
 static guint key_hash(const void *data)
@@ -112,6 +113,29 @@ int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char
         lower_cache_put(lowering->cache, scope_of(lowering, key), (const gint32 *)&shared, lowering->emitter.segment);
     }
     return segment;
+}
+
+void lowering_emit_pass(Lowering *lowering, const SegmentKey *key, const LayerPass *pass, PassEmitter emit_pass)
+{
+    Segment *segment = pass->emitter->segment;
+    if (lowering->body_scope < 0) {
+        emit_pass(pass, key);
+        return;
+    }
+    SegmentKey shared = shared_key(lowering, key);
+    shared.next = pass->next != NULL; /* whatever it is: it stands behind a hook */
+    shared.own_flat = pass->own_flat;
+    const Segment *body = lower_cache_get_body(lowering->cache, lowering->body_scope, (const gint32 *)&shared);
+    if (body == NULL) {
+        Segment *made = pass->emitter->segment = body_new(segment);
+        lower_cache_put_body(lowering->cache, lowering->body_scope, (const gint32 *)&shared, made);
+        segment_unref(made);
+        emit_pass(pass, key);
+        body_end(pass->emitter);
+        pass->emitter->segment = segment;
+        body = made;
+    }
+    body_emit(body, pass);
 }
 
 Call *lowering_add_call(Lowering *lowering, int segment, int64_t layer, int64_t micro_batch)

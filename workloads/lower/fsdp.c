@@ -1,5 +1,7 @@
 #include "workloads/lower/fsdp.h"
 
+#include "workloads/lower/body.h"
+
 FsdpGroup *fsdp_group_new(const Plan *plan, GroupKind mesh)
 {
     FsdpGroup *group = g_new0(FsdpGroup, 1);
@@ -131,7 +133,7 @@ void fsdp_unshard(Emitter *emitter, const FsdpGroup *group, int arg, int arg_tok
     int64_t cast = dtype_bytes(plan->compute, group->shard_numel);
     int64_t flat = dtype_bytes(plan->compute, group->padded_numel);
     gboolean needs_cast = plan->parameters != plan->compute;
-    if (!fsdp_has_flat(group)) {
+    if (body_hook(emitter, HOOK_UNSHARD, (Hook){.arg = arg, .arg_token = arg_token}, group, NULL) || !fsdp_has_flat(group)) {
         return;
     }
     emit_host(emitter, emitter->device->fsdp_group_ns);
@@ -301,7 +303,8 @@ static void wait_gathered(Emitter *emitter, const FsdpGroup *group, int arg, int
 
 void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token, gboolean free_flat, int last_flat)
 {
-    if (group->resident) {
+    Hook hook = {.arg = arg, .arg_token = arg_token, .flag = free_flat, .last = last_flat};
+    if (body_hook(emitter, HOOK_WAIT, hook, group, NULL) || group->resident) {
         return;
     }
     if (fsdp_is_plain(emitter->plan)) {
@@ -325,6 +328,9 @@ void fsdp_wait(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token,
 
 void fsdp_reshard(Emitter *emitter, const FsdpGroup *group, int arg)
 {
+    if (body_hook(emitter, HOOK_RESHARD, (Hook){.arg = arg}, group, NULL)) {
+        return;
+    }
     for (guint i = 0; i < group->params->len && !group->resident; i++) {
         emit_free(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
     }
@@ -448,7 +454,8 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
     const Plan *plan = emitter->plan;
     int64_t flat = dtype_bytes(plan->reduce, group->trainable_padded_numel);
     int64_t shard = dtype_bytes(plan->reduce, group->trainable_shard_numel);
-    if (group->n_trainable == 0) {
+    Hook hook = {.arg = arg, .last = last_reduce, .flag = first};
+    if (body_hook(emitter, HOOK_REDUCE, hook, group, grads) || group->n_trainable == 0) {
         return;
     }
     if (group->resident) {

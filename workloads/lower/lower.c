@@ -73,6 +73,24 @@ static const GroupSite *left_flat(const Lowering *lowering, int64_t layer)
     return lowering->plan->prefetch == PLAN_PREFETCH_IMPLICIT && fsdp_has_flat(last->group) ? last : NULL;
 }
 
+static void emit_forward(const LayerPass *pass, const SegmentKey *key)
+{
+    Emitter *emitter = pass->emitter;
+    emitter->phase = PHASE_FORWARD;
+    emitter->is_backward = FALSE;
+    if (!key->first_micro_batch) { /* of the layers that are gathered ahead: this one is not */
+        fsdp_unshard(emitter, pass->group, ARG_GROUP, ARG_GROUP_TOKEN);
+    }
+    fsdp_wait(emitter, pass->group, ARG_GROUP, ARG_GROUP_TOKEN, pass->free_flat, key->has_last_flat ? ARG_LAST_FLAT : -1);
+    if (pass->next != NULL) {
+        fsdp_unshard(emitter, pass->next, ARG_NEXT, ARG_NEXT_TOKEN);
+    }
+    layer_forward(pass, pass->retention->mode);
+    if (pass->reshard) {
+        fsdp_reshard(emitter, pass->group, ARG_GROUP);
+    }
+}
+
 static int forward_segment(StepState *state, int64_t layer)
 {
     Lowering *lowering = state->lowering;
@@ -93,28 +111,16 @@ static int forward_segment(StepState *state, int64_t layer)
     }
     g_autofree char *name = g_strdup_printf("forward of layer kind %d", key.kind);
     segment = lowering_start_segment(lowering, &key, name, graph);
-    Emitter *emitter = &lowering->emitter;
     LayerPass pass = lowering_pass(lowering, graph, &lowering->rows[layer]);
-    emitter->phase = PHASE_FORWARD;
-    emitter->is_backward = FALSE;
-    if (state->ahead != site) {
-        fsdp_unshard(emitter, site->group, ARG_GROUP, ARG_GROUP_TOKEN);
-    }
-    fsdp_wait(emitter, site->group, ARG_GROUP, ARG_GROUP_TOKEN, explicit_prefetch,
-              state->last_flat != NULL ? ARG_LAST_FLAT : -1);
-    if (gathers_next) {
-        fsdp_unshard(emitter, lowering->layers[layer + 1].group, ARG_NEXT, ARG_NEXT_TOKEN);
-    }
+    pass.group = site->group;
     pass.experts = lowering->experts[layer].group;
+    pass.next = gathers_next ? lowering->layers[layer + 1].group : NULL;
     pass.dying_source = lowering_dying_source(graph);
     pass.own_flat = !explicit_prefetch && fsdp_has_flat(site->group);
     pass.exchanges = lowering_layer_exchanges(lowering, layer);
     pass.retention = lowering->retention->made[layer];
     pass.hooks = lowering->retention->hooks;
-    layer_forward(&pass, pass.retention->mode);
-    if (pass.reshard) {
-        fsdp_reshard(emitter, site->group, ARG_GROUP);
-    }
+    lowering_emit_pass(lowering, &key, &pass, emit_forward);
     return segment;
 }
 
@@ -171,6 +177,12 @@ static int source_grads(const Lowering *lowering, int64_t layer, gboolean *ret_g
     return mask;
 }
 
+static void emit_backward(const LayerPass *pass, const SegmentKey *key)
+{
+    (void)key;
+    layer_backward(pass, pass->retention->mode, NULL);
+}
+
 static int backward_segment(StepState *state, int64_t layer, const GroupSite *next)
 {
     Lowering *lowering = state->lowering;
@@ -200,7 +212,7 @@ static int backward_segment(StepState *state, int64_t layer, const GroupSite *ne
     pass.dying_source = key.dying_source;
     pass.retention = lowering->retention->found[layer];
     pass.hooks = lowering->retention->hooks;
-    layer_backward(&pass, pass.retention->mode, NULL);
+    lowering_emit_pass(lowering, &key, &pass, emit_backward);
     return segment;
 }
 
@@ -418,7 +430,7 @@ static void lower_parts(StepState *state, const LowerFrame *frame, StepParts *re
 static Lowering new_lowering(LowerCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank)
 {
     Lowering lowering = {.plan = plan, .graphs = graphs, .routing = routing, .ep_rank = ep_rank, .cut = -1, .cache = cache, .scope = -1,
-                         .loss_scope = -1};
+                         .loss_scope = -1, .body_scope = -1};
     g_assert(!plan_is_open(plan));
     lowering.program = program_new();
     lowering.program->expandable_segments = plan->expandable_segments;
@@ -426,6 +438,7 @@ static Lowering new_lowering(LowerCache *cache, const Plan *plan, const ModelGra
     if (cache != NULL && routing == NULL) { /* loads have no name of their own */
         lowering.scope = lower_cache_scope(cache, plan);
         lowering.loss_scope = lower_cache_loss_scope(cache, plan);
+        lowering.body_scope = lower_cache_body_scope(cache, plan);
     }
     return lowering;
 }

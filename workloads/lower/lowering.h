@@ -18,6 +18,7 @@ typedef struct SegmentKey {
     gint32 retention; /* table */
     gint32 event;     /* of a swap */
     gint32 rows; /* of a loss chunk; of the head: whether its loss runs in chunks */
+    gint32 own_flat; /* of a body: the layer's own flat buffer dies in it */
 } SegmentKey;
 
 G_STATIC_ASSERT(sizeof(SegmentKey) == SEGMENT_KEY_WORDS * sizeof(gint32));
@@ -53,7 +54,7 @@ typedef struct Lowering {
     Emitter emitter;
     GHashTable *segments;  /* of this program, by their keys: for look-up alone */
     LowerCache *cache;     /* segments of other programs, or NULL */
-    int scope, loss_scope; /* in the cache */
+    int scope, loss_scope, body_scope; /* in the cache */
     gint32 *frames;        /* [n_layers] */
     GroupSite root, head;  /* head.group NULL: part of the root group */
     GroupSite *layers, *experts; /* [n_layers]; experts[i].group NULL: part of the layer's group */
@@ -119,6 +120,12 @@ void lowering_balance(Lowering *lowering);
 /* Segment of a key, or -1; start_segment makes one and points the emitter at it. */
 int lowering_find_segment(Lowering *lowering, const SegmentKey *key);
 int lowering_start_segment(Lowering *lowering, const SegmentKey *key, const char *name, const Graph *graph);
+/*
+ * Emits a pass of a layer into the emitter's segment, whose key that is: from its body (body.h), which is made when it is not
+ * known yet; without a cache as it is.
+ */
+typedef void (*PassEmitter)(const LayerPass *pass, const SegmentKey *key);
+void lowering_emit_pass(Lowering *lowering, const SegmentKey *key, const LayerPass *pass, PassEmitter emit_pass);
 /* Key of a segment of the head or of a chunk of the loss: names what of the cut such segments see. */
 SegmentKey lowering_loss_key(const Lowering *lowering, SegmentKind what);
 /* Appends a call; valid until the next one. */

@@ -78,15 +78,26 @@ void segment_unref(Segment *segment)
     g_array_unref(segment->instrs);
     g_array_unref(segment->operands);
     g_clear_pointer(&segment->works, g_array_unref);
+    g_clear_pointer(&segment->hooks, g_array_unref);
+    g_clear_pointer(&segment->grads, g_array_unref);
     g_free(segment);
+}
+
+/* Memory of an array, which grows to a power of two. */
+static size_t array_bytes(const GArray *array, size_t item_bytes)
+{
+    size_t n_bytes = 16, wanted = array != NULL ? array->len * item_bytes : 0;
+    while (n_bytes < wanted) {
+        n_bytes *= 2;
+    }
+    return array != NULL ? n_bytes : 0;
 }
 
 size_t segment_size_bytes(const Segment *segment)
 {
     enum { VIEW_ITEM_BYTES = 40, NAME_BYTES = 64 };
-    /* arrays grow by doubling: up to twice what they hold */
-    return sizeof *segment + NAME_BYTES + segment->instrs->len * (2 * sizeof(Instr) + N_SEGMENT_VIEWS * VIEW_ITEM_BYTES) +
-           2 * segment->operands->len * sizeof(Place) + (segment->works != NULL ? 2 * segment->works->len * sizeof(Work) : 0);
+    return sizeof *segment + NAME_BYTES + array_bytes(segment->instrs, sizeof(Instr)) + segment->instrs->len * N_SEGMENT_VIEWS * VIEW_ITEM_BYTES +
+           array_bytes(segment->operands, sizeof(Place)) + array_bytes(segment->works, sizeof(Work));
 }
 
 static void drop_segment(void *segment)
@@ -129,7 +140,7 @@ void program_free(Program *program)
     g_free(program);
 }
 
-int program_add_segment(Program *program, const char *name, const Graph *graph)
+Segment *segment_new(const char *name, const Graph *graph, gboolean keeps_works)
 {
     Segment *segment = g_new0(Segment, 1);
     segment->name = g_strdup(name);
@@ -137,8 +148,13 @@ int program_add_segment(Program *program, const char *name, const Graph *graph)
     segment->graph = graph;
     segment->instrs = g_array_new(FALSE, TRUE, sizeof(Instr));
     segment->operands = g_array_new(FALSE, TRUE, sizeof(Place));
-    segment->works = program->keeps_works ? g_array_new(FALSE, TRUE, sizeof(Work)) : NULL;
-    g_ptr_array_add(program->segments, segment);
+    segment->works = keeps_works ? g_array_new(FALSE, TRUE, sizeof(Work)) : NULL;
+    return segment;
+}
+
+int program_add_segment(Program *program, const char *name, const Graph *graph)
+{
+    g_ptr_array_add(program->segments, segment_new(name, graph, program->keeps_works));
     return (int)program->segments->len - 1;
 }
 

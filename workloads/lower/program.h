@@ -193,6 +193,7 @@ typedef struct Segment {
     GArray *instrs;     /* Instr */
     GArray *operands;   /* Place; idx -1 = absent */
     GArray *works;      /* Work: what its kernels ask for, without group_rows; NULL unless the program keeps them */
+    GArray *hooks, *grads; /* Hook, Place: of a body (workloads/lower/body.h), which is in no program; else NULL */
     double busy_ns, power_ns; /* compute stream, once settled: time of its kernels, and the same weighed with their power */
     double comm_ns, comm_power_ns; /* the same of collectives */
     gboolean is_settled;
@@ -268,6 +269,9 @@ typedef struct Program {
 Program *program_new(void);
 void program_free(Program *program);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Program, program_free)
+
+/* An empty segment of no program; the reference is the caller's. */
+Segment *segment_new(const char *name, const Graph *graph, gboolean keeps_works);
 
 /* Adds an empty segment, or one that another program has too. Returns its index. */
 int program_add_segment(Program *program, const char *name, const Graph *graph);

@@ -48,13 +48,14 @@ typedef struct DevicePrices {
 struct LowerCache {
     GHashTable *graphs, *scopes, *kept; /* Entry; for look-up alone, like the other table */
     GHashTable *segments;        /* SegmentEntry */
+    GHashTable *bodies, *body_scopes; /* SegmentEntry, Entry: the same of bodies (body.h) */
     GArray *frames;              /* FrameEntry, in the order in which they came */
     Intern *contents;
     GArray *prices;              /* DevicePrices: a sweep has few devices */
-    int n_scopes;
+    int n_scopes, n_body_scopes;
     GPtrArray *uncounted; /* Segment, borrowed: put in since size_bytes was last brought up to date */
     size_t size_bytes;    /* of entries, frames and counted segments */
-    size_t graph_bytes;
+    size_t graph_bytes, body_bytes;
 };
 
 static guint bytes_hash(const void *data, size_t n_bytes)
@@ -134,6 +135,8 @@ LowerCache *lower_cache_new(void)
     cache->scopes = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
     cache->kept = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
     cache->segments = g_hash_table_new_full(segment_key_hash, segment_key_equal, NULL, segment_entry_free);
+    cache->bodies = g_hash_table_new_full(segment_key_hash, segment_key_equal, NULL, segment_entry_free);
+    cache->body_scopes = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
     cache->contents = intern_new();
     cache->prices = g_array_new(FALSE, TRUE, sizeof(DevicePrices));
     g_array_set_clear_func(cache->prices, device_prices_clear);
@@ -148,6 +151,8 @@ void lower_cache_free(LowerCache *cache)
     if (cache != NULL) {
         g_array_unref(cache->frames);
         g_hash_table_unref(cache->segments);
+        g_hash_table_unref(cache->bodies);
+        g_hash_table_unref(cache->body_scopes);
         g_hash_table_unref(cache->scopes);
         g_hash_table_unref(cache->kept);
         g_hash_table_unref(cache->graphs);
@@ -161,27 +166,39 @@ void lower_cache_free(LowerCache *cache)
 /* What a table takes beside an entry. */
 enum { SLOT_BYTES = 64 };
 
-size_t lower_cache_size_bytes(LowerCache *cache)
+/* Counts the segments that have been put in since. */
+static void count_segments(LowerCache *cache)
 {
-    size_t n_bytes = intern_size_bytes(cache->contents);
     for (guint i = 0; i < cache->uncounted->len; i++) {
-        cache->size_bytes += segment_size_bytes(g_ptr_array_index(cache->uncounted, i));
+        const Segment *segment = g_ptr_array_index(cache->uncounted, i);
+        *(segment->hooks != NULL ? &cache->body_bytes : &cache->size_bytes) += segment_size_bytes(segment);
     }
     g_ptr_array_set_size(cache->uncounted, 0);
+}
+
+size_t lower_cache_size_bytes(LowerCache *cache)
+{
+    count_segments(cache);
+    return intern_size_bytes(cache->contents) + cache->size_bytes;
+}
+
+size_t lower_cache_lasting_bytes(LowerCache *cache)
+{
+    size_t n_bytes = cache->graph_bytes + cache->body_bytes;
     for (guint i = 0; i < cache->prices->len; i++) {
         n_bytes += price_list_size_bytes(g_array_index(cache->prices, DevicePrices, i).prices);
     }
-    return n_bytes + cache->size_bytes + cache->graph_bytes;
+    return n_bytes;
 }
 
 void lower_cache_forget_layouts(LowerCache *cache)
 {
+    count_segments(cache);
     g_array_set_size(cache->frames, 0);
     g_hash_table_remove_all(cache->segments);
     g_hash_table_remove_all(cache->scopes);
     g_hash_table_remove_all(cache->kept);
     intern_clear(cache->contents);
-    g_ptr_array_set_size(cache->uncounted, 0);
     cache->n_scopes = 0;
     cache->size_bytes = 0;
 }
@@ -323,6 +340,19 @@ int lower_cache_scope(LowerCache *cache, const Plan *plan)
     return entry->scope;
 }
 
+int lower_cache_body_scope(LowerCache *cache, const Plan *plan)
+{
+    PlanKey key;
+    scope_key(plan, &key);
+    key.plan.dp_replicate = plan->dp_replicate * plan->dp_shard; /* ranks that sum counts of experts */
+    key.plan.dp_shard = key.plan.efsdp = 0;
+    Entry *entry = find_entry(cache, cache->body_scopes, plan, &key);
+    if (entry->scope < 0) {
+        entry->scope = cache->n_body_scopes++;
+    }
+    return entry->scope;
+}
+
 gboolean lower_cache_has_scope(const LowerCache *cache, const Plan *plan)
 {
     PlanKey key;
@@ -372,21 +402,40 @@ gint32 lower_cache_number(LowerCache *cache, const void *data, size_t n_bytes)
     return (gint32)intern_bytes(cache->contents, data, n_bytes, &is_new);
 }
 
-Segment *lower_cache_get(const LowerCache *cache, int scope, const gint32 *key)
+static Segment *get_segment(GHashTable *table, int scope, const gint32 *key)
 {
     SegmentEntry wanted = {.key = {scope}};
     memcpy(wanted.key + 1, key, SEGMENT_KEY_WORDS * sizeof(gint32));
-    const SegmentEntry *entry = g_hash_table_lookup(cache->segments, &wanted);
+    const SegmentEntry *entry = g_hash_table_lookup(table, &wanted);
     return entry != NULL ? entry->segment : NULL;
 }
 
-void lower_cache_put(LowerCache *cache, int scope, const gint32 *key, Segment *segment)
+static void put_segment(LowerCache *cache, GHashTable *table, int scope, const gint32 *key, Segment *segment)
 {
     SegmentEntry *entry = g_new0(SegmentEntry, 1);
     entry->key[0] = scope;
     memcpy(entry->key + 1, key, SEGMENT_KEY_WORDS * sizeof(gint32));
     entry->segment = segment_ref(segment);
-    cache->size_bytes += sizeof *entry + SLOT_BYTES;
     g_ptr_array_add(cache->uncounted, segment); /* its instructions are still to come */
-    g_hash_table_insert(cache->segments, entry, entry);
+    g_hash_table_insert(table, entry, entry);
+}
+
+Segment *lower_cache_get(const LowerCache *cache, int scope, const gint32 *key)
+{
+    return get_segment(cache->segments, scope, key);
+}
+
+void lower_cache_put(LowerCache *cache, int scope, const gint32 *key, Segment *segment)
+{
+    put_segment(cache, cache->segments, scope, key, segment);
+}
+
+Segment *lower_cache_get_body(const LowerCache *cache, int scope, const gint32 *key)
+{
+    return get_segment(cache->bodies, scope, key);
+}
+
+void lower_cache_put_body(LowerCache *cache, int scope, const gint32 *key, Segment *body)
+{
+    put_segment(cache, cache->bodies, scope, key, body);
 }

@@ -23,11 +23,14 @@ LowerCache *lower_cache_new(void);
 void lower_cache_free(LowerCache *cache);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(LowerCache, lower_cache_free)
 
-/* Memory that the cache takes. Call between two lowerings: what is put in is counted when it is whole. */
+/* Memory that layouts take: frames, segments. Call between two lowerings: what is put in is counted when it is whole. */
 size_t lower_cache_size_bytes(LowerCache *cache);
 
-/* Forgets segments and frames, and numbers scopes anew; graphs and prices stay. */
+/* Forgets them, and numbers scopes anew. */
 void lower_cache_forget_layouts(LowerCache *cache);
+
+/* Memory of what many layouts share and what stays: graphs, prices, bodies. */
+size_t lower_cache_lasting_bytes(LowerCache *cache);
 
 /* Graphs of a plan's model; they live as long as the cache. */
 const ModelGraph *lower_cache_graphs(LowerCache *cache, const Plan *plan);
@@ -38,7 +41,10 @@ PriceList *lower_cache_prices(LowerCache *cache, const Plan *plan);
 /* Number of what the layers of a plan look like when every rank and expert gets the same rows: equal numbers, equal segments. */
 int lower_cache_scope(LowerCache *cache, const Plan *plan);
 
-/* Whether it has a number. */
+/* The same of bodies (body.h), which see nothing of shards; numbered for themselves. */
+int lower_cache_body_scope(LowerCache *cache, const Plan *plan);
+
+/* Whether a plan's layers have a number. */
 gboolean lower_cache_has_scope(const LowerCache *cache, const Plan *plan);
 
 /*
@@ -62,6 +68,10 @@ void lower_cache_put_frame(LowerCache *cache, const gint32 *key, void *frame, si
 gint32 lower_cache_number(LowerCache *cache, const void *data, size_t n_bytes);
 
 /* Segment of a key (words) in a scope, or NULL; borrowed. put takes a reference. */
-enum { SEGMENT_KEY_WORDS = 12 };
+enum { SEGMENT_KEY_WORDS = 13 };
 Segment *lower_cache_get(const LowerCache *cache, int scope, const gint32 *key);
 void lower_cache_put(LowerCache *cache, int scope, const gint32 *key, Segment *segment);
+
+/* The same of bodies. */
+Segment *lower_cache_get_body(const LowerCache *cache, int scope, const gint32 *key);
+void lower_cache_put_body(LowerCache *cache, int scope, const gint32 *key, Segment *body);

@@ -2,8 +2,11 @@
 
 #include <string.h>
 
-/* What a cache may hold before it forgets layouts; what graphs, facts and prices may hold to stay then. */
-enum { CACHED_BYTES_MAX = 64 << 20, LASTING_BYTES_MAX = 16 << 20 };
+/*
+ * What a cache may hold of layouts before it forgets them, and how much more while the next plan is of one that it knows; what
+ * it may hold of what layouts share.
+ */
+enum { CACHED_BYTES_MAX = 64 << 20, CACHED_BYTES_MORE = 16 << 20, LASTING_BYTES_MAX = 64 << 20 };
 
 RunCache *run_cache_new(void)
 {
@@ -76,15 +79,16 @@ size_t run_cache_size_bytes(RunCache *cache)
 
 void run_cache_trim(RunCache *cache, const Plan *next)
 {
-    size_t n_bytes = run_cache_size_bytes(cache);
-    if (n_bytes <= CACHED_BYTES_MAX || (n_bytes <= CACHED_BYTES_MAX + LASTING_BYTES_MAX && lower_cache_has_scope(cache->lowered, next))) {
+    size_t n_bytes = run_cache_size_bytes(cache), more = lower_cache_has_scope(cache->lowered, next) ? CACHED_BYTES_MORE : 0;
+    gboolean forgets_all = lower_cache_lasting_bytes(cache->lowered) > LASTING_BYTES_MAX;
+    if (!forgets_all && n_bytes <= CACHED_BYTES_MAX + more) {
         return;
     }
     step_memo_clear(cache->steps);
     ledger_memo_clear(cache->ledgers); /* it names segments of the lowered */
     g_array_set_size(cache->kept, 0);
     lower_cache_forget_layouts(cache->lowered);
-    if (run_cache_size_bytes(cache) > LASTING_BYTES_MAX) {
+    if (forgets_all) {
         g_hash_table_remove_all(cache->facts);
         lower_cache_free(cache->lowered);
         cache->lowered = lower_cache_new();
