@@ -171,10 +171,55 @@ static void test_intercepted_exchanges(void **state)
     }
 }
 
+/* A plan split into replicas and shards in every way, through one cache: its programs are those made from scratch. */
+static void check_splits(const char *words, LowerCache *cache, int64_t *n_same)
+{
+    g_autoptr(Plan) plan = plan_of_words(words, NULL);
+    int64_t n_ranks = plan != NULL ? plan->dp_replicate * plan->dp_shard : 0;
+    for (int64_t n_shards = n_ranks; n_shards >= 1; n_shards /= 2) {
+        if (n_shards * plan->cp % plan->ep != 0) {
+            continue;
+        }
+        plan->dp_shard = n_shards;
+        plan->dp_replicate = n_ranks / n_shards;
+        plan->efsdp = n_shards * plan->cp / plan->ep;
+        g_autoptr(Program) cached = lower_plan_cached(cache, plan, lower_cache_graphs(cache, plan), NULL, 0);
+        g_autoptr(ModelGraph) graphs = lower_graphs(plan);
+        g_autoptr(Program) alone = lower_plan(plan, graphs, NULL, 0);
+        if (!program_equal(cached, alone)) {
+            fail_msg("%d replicas of %d shards: %s", (int)plan->dp_replicate, (int)n_shards, words);
+        }
+        ++*n_same;
+    }
+}
+
+static void test_splits(void **state)
+{
+    static const char *const ways[] = {"",
+                                       "parallel.ep=2 memory.recompute=full",
+                                       "parallel.ep=4 memory.recompute=selective parallel.fsdp.prefetch=explicit",
+                                       "parallel.ep=2 parallel.fsdp.prefetch=explicit workload.micro_batch=1 workload.global_batch=48",
+                                       "parallel.ep=4 memory.recompute=full parallel.fsdp.reshard_after_forward=false",
+                                       "parallel.ep=2 parallel.sharding=zero1 workload.global_batch=48 precision.parameters=bf16",
+                                       "parallel.ep=2 moe.aux_loss_coeff=0.01 moe.aux_loss_scope=global_batch precision.parameters=bf16",
+                                       "parallel.ep=4 moe.overlap_chunks=2 memory.recompute=selective precision.parameters=bf16"};
+    int64_t n_same = 0;
+    (void)state;
+    for (size_t m = 0; m < G_N_ELEMENTS(random_models); m++) {
+        for (size_t w = 0; w < G_N_ELEMENTS(ways); w++) {
+            g_autoptr(LowerCache) cache = lower_cache_new();
+            g_autofree char *words = g_strdup_printf("%s cluster.preset=h200-sxm cluster.gpus_per_node=8 cluster.nodes=2 "
+                                                     "workload.seq_len=256 %s", random_models[m], ways[w]);
+            check_splits(words, cache, &n_same);
+        }
+    }
+    assert_true(n_same > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_recompute),
                                        cmocka_unit_test(test_whole_gradients), cmocka_unit_test(test_cut_loss), cmocka_unit_test(test_chunked_flops),
-                                       cmocka_unit_test(test_intercepted_exchanges)};
+                                       cmocka_unit_test(test_intercepted_exchanges), cmocka_unit_test(test_splits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
