@@ -171,7 +171,10 @@ static void test_intercepted_exchanges(void **state)
     }
 }
 
-/* A plan split into replicas and shards in every way, through one cache: its programs are those made from scratch. */
+/*
+ * A plan split into replicas and shards in every way, through one cache that forgets layouts in between: its programs are those
+ * made from scratch. Budgets differ from split to split.
+ */
 static void check_splits(const char *words, LowerCache *cache, int64_t *n_same)
 {
     g_autoptr(Plan) plan = plan_of_words(words, NULL);
@@ -183,6 +186,8 @@ static void check_splits(const char *words, LowerCache *cache, int64_t *n_same)
         plan->dp_shard = n_shards;
         plan->dp_replicate = n_ranks / n_shards;
         plan->efsdp = n_shards * plan->cp / plan->ep;
+        plan->cache_hbm_bytes = plan->has_cache ? n_shards << 16 : 0;
+        lower_cache_forget_layouts(cache);
         g_autoptr(Program) cached = lower_plan_cached(cache, plan, lower_cache_graphs(cache, plan), NULL, 0);
         g_autoptr(ModelGraph) graphs = lower_graphs(plan);
         g_autoptr(Program) alone = lower_plan(plan, graphs, NULL, 0);
@@ -202,6 +207,7 @@ static void test_splits(void **state)
                                        "parallel.ep=4 memory.recompute=full parallel.fsdp.reshard_after_forward=false",
                                        "parallel.ep=2 parallel.sharding=zero1 workload.global_batch=48 precision.parameters=bf16",
                                        "parallel.ep=2 moe.aux_loss_coeff=0.01 moe.aux_loss_scope=global_batch precision.parameters=bf16",
+                                       "memory.recompute=selective memory.cache.hbm_bytes=1 memory.cache.ddr_bytes=2097152",
                                        "parallel.ep=4 moe.overlap_chunks=2 memory.recompute=selective precision.parameters=bf16"};
     int64_t n_same = 0;
     (void)state;

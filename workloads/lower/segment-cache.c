@@ -179,12 +179,12 @@ static void count_segments(LowerCache *cache)
 size_t lower_cache_size_bytes(LowerCache *cache)
 {
     count_segments(cache);
-    return intern_size_bytes(cache->contents) + cache->size_bytes;
+    return cache->size_bytes;
 }
 
 size_t lower_cache_lasting_bytes(LowerCache *cache)
 {
-    size_t n_bytes = cache->graph_bytes + cache->body_bytes;
+    size_t n_bytes = cache->graph_bytes + cache->body_bytes + intern_size_bytes(cache->contents);
     for (guint i = 0; i < cache->prices->len; i++) {
         n_bytes += price_list_size_bytes(g_array_index(cache->prices, DevicePrices, i).prices);
     }
@@ -198,7 +198,6 @@ void lower_cache_forget_layouts(LowerCache *cache)
     g_hash_table_remove_all(cache->segments);
     g_hash_table_remove_all(cache->scopes);
     g_hash_table_remove_all(cache->kept);
-    intern_clear(cache->contents);
     cache->n_scopes = 0;
     cache->size_bytes = 0;
 }

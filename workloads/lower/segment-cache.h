@@ -29,7 +29,7 @@ size_t lower_cache_size_bytes(LowerCache *cache);
 /* Forgets them, and numbers scopes anew. */
 void lower_cache_forget_layouts(LowerCache *cache);
 
-/* Memory of what many layouts share and what stays: graphs, prices, bodies. */
+/* Memory of what many layouts share and what stays: graphs, prices, bodies, numbers of contents (by which bodies are known). */
 size_t lower_cache_lasting_bytes(LowerCache *cache);
 
 /* Graphs of a plan's model; they live as long as the cache. */
