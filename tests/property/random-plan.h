@@ -58,7 +58,7 @@ static inline void random_state_words(uint64_t seed, gboolean plain, GString *wo
     if (strstr(words->str, "precision.parameters=bf16") != NULL && random_below(seed, 24, 2) == 0) {
         g_string_append(words, " optimizer.master_weights=true");
     }
-    if (!plain && strstr(words->str, "muon") == NULL && random_below(seed, 27, 4) == 0) {
+    if (!plain && random_below(seed, 27, 4) == 0) {
         g_string_append(words, " optimizer.offload=true");
     }
     if (!plain && strstr(words->str, "precision.parameters=bf16") != NULL && strstr(words->str, "parallel.fsdp") == NULL) {

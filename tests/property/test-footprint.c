@@ -28,7 +28,8 @@ static gboolean check_optimizer(const char *words, const Plan *plan, const Model
     for (guint c = 0; c < program->calls->len; c++) {
         Call *call = &g_array_index(program->calls, Call, c);
         const char *name = program_segment(program, call->segment)->name;
-        if (strcmp(name, "matrices made orthogonal") == 0 || strcmp(name, "updated tensors gathered") == 0) {
+        if (strcmp(name, "matrices made orthogonal") == 0 || strcmp(name, "updated tensors gathered") == 0 ||
+            g_str_has_prefix(name, "optimizer states ")) {
             g_array_index(program->calls, Call, kept++) = *call;
         }
     }

@@ -320,6 +320,11 @@ static const struct {
     "\"gpus_per_node\": 2}, \"memory\": {\"recompute\": \"none\", \"offload_fraction\": 0.5, \"offload_min_bytes\": 1}, "
     "\"optimizer\": {\"offload\": true}, \"workload\": {\"seq_len\": 3}}",
      5},
+    /* Muon's states in DDR, streamed through HBM: momentum, master copies, and what AdamW has */
+    {"{\"model\": {\"config\": \"llama-3.1-8b\", \"overrides\": {\"num_hidden_layers\": 2}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+     "\"gpus_per_node\": 2}, \"precision\": {\"parameters\": \"bf16\"}, \"optimizer\": {\"kind\": \"muon\", \"offload\": true, "
+     "\"master_weights\": true}, \"workload\": {\"seq_len\": 3}}",
+     5},
     /* results of operators that a cache moves, gives up and copies again */
     {"{\"model\": {\"config\": \"llama-3.1-8b\", \"overrides\": {\"num_hidden_layers\": 3}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 2}, \"memory\": {\"recompute\": \"selective\", \"cache\": {\"hbm_bytes\": 0, \"ddr_bytes\": 2000000, \"window\": 1, "

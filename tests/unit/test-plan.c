@@ -75,7 +75,6 @@ static const PlanCase refused[] = {
     {BASE "parallel.ep=4 moe.shared_overlap=true", "moe", "the model has no shared experts"},
     {DENSE "moe.dispatch=deepep", "moe", "has no experts; leave it out"},
     {BASE "optimizer.kind=muom", "optimizer.kind", "muon"},
-    {BASE "optimizer.offload=true optimizer.kind=muon", "optimizer.offload", "use \"adamw\""},
     {BASE "optimizer.sharding=layer_wise", "optimizer.sharding", "unless parallel.sharding is \"zero1\""},
     {BASE "optimizer.sharding=layers", "optimizer.sharding", "layer_wise"},
     {BASE "precision.parameters=bf16 parallel.sharding=zero1 optimizer.sharding=layer_wise optimizer.offload=true", "optimizer.offload", "element_wise"},

@@ -24,6 +24,11 @@ void emit_transfer_in(Emitter *emitter, int64_t bytes)
     emit_transfer(emitter, STREAM_COPY_IN, bytes);
 }
 
+void emit_transfer_out(Emitter *emitter, int64_t bytes)
+{
+    emit_transfer(emitter, STREAM_COPY_OUT, bytes);
+}
+
 static void emit_copy(Emitter *emitter, StreamId stream, Place from, Place to, int64_t bytes)
 {
     emit_transfer(emitter, stream, bytes);

@@ -19,6 +19,7 @@ void emit_copy_in(Emitter *emitter, Place from, Place to, int64_t bytes);
 
 /* The same of static memory, which has no buffers: the transfer alone. */
 void emit_transfer_in(Emitter *emitter, int64_t bytes);
+void emit_transfer_out(Emitter *emitter, int64_t bytes);
 
 /* FREE of a buffer that a copy still reads or writes: the allocator gives the memory out again when that is done. */
 void emit_free_recorded(Emitter *emitter, Place buffer);

@@ -5,11 +5,11 @@
 #include "workloads/lower/deal.h"
 #include "workloads/lower/host-copy.h"
 #include "workloads/lower/lowering.h"
+#include "workloads/lower/state-stream.h"
 #include "workloads/lower/whole.h"
 
-static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data)
+void lowering_collect_pieces(Lowering *lowering, const GroupSite *site, GArray *pieces)
 {
-    GArray *pieces = data;
     for (guint i = 0; i < site->group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
         const GraphParam *param = graph_param(entry->graph, entry->param);
@@ -18,6 +18,17 @@ static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data
             g_array_append_val(pieces, piece);
         }
     }
+}
+
+static void collect_pieces(Lowering *lowering, const GroupSite *site, void *data)
+{
+    lowering_collect_pieces(lowering, site, data);
+}
+
+/* Whether states live in DDR and pass through HBM. */
+static gboolean streams_states(const Plan *plan)
+{
+    return plan->optimizer_offload && plan->optimizer == PLAN_MUON;
 }
 
 /* Gradients that stayed whole get one name. */
@@ -35,7 +46,7 @@ static void gather_plain_grads(Lowering *lowering, const GroupSite *site, void *
     }
 }
 
-/* The update of a group's shards, in values, stands where their gradients die. */
+/* The update of a group's shards, in values, stands where their gradients die, unless their states have to come first. */
 static int free_shard_segment(Lowering *lowering, const GroupSite *site)
 {
     SegmentKey key = {.what = SEGMENT_GRADS_FREED, .kind = site->kind};
@@ -44,8 +55,10 @@ static int free_shard_segment(Lowering *lowering, const GroupSite *site)
         return segment;
     }
     segment = lowering_start_segment(lowering, &key, "gradients freed", NULL);
-    emit_value(&lowering->emitter, STREAM_COMPUTE, VALUE_UPDATE, -1);
-    emit_operand(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    if (!streams_states(lowering->plan)) {
+        emit_value(&lowering->emitter, STREAM_COMPUTE, VALUE_UPDATE, -1);
+        emit_operand(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
+    }
     if (!site->group->resident) {
         emit_free(&lowering->emitter, (Place){ARG_GROUP, FSDP_GRAD});
     }
@@ -219,6 +232,33 @@ static void emit_round_exchange(Lowering *lowering, const WholeRound *round, int
     emit_operand(&lowering->emitter, to);
 }
 
+/* Bytes of a round's momentum, and of its master copies, where they live in DDR; else 0. */
+static int64_t momentum_bytes(const Lowering *lowering, const WholeRound *round)
+{
+    return streams_states(lowering->plan) ? optim_moment_bytes(round->slices, lowering->plan->moments) : 0;
+}
+
+static int64_t master_bytes(const Lowering *lowering, const WholeRound *round)
+{
+    return streams_states(lowering->plan) && lowering->plan->master_weights ? dtype_bytes(DTYPE_FP32, round->slices) : 0;
+}
+
+static void fetch_momentum(Lowering *lowering, const WholeRound *round)
+{
+    enum { STAGE = WHOLE_STAGE_AHEAD };
+    state_fetch(&lowering->emitter, stage_buffer(STAGE, WHOLE_MOMENTUM), stage_token(STAGE, WHOLE_MOMENTUM_THERE),
+                momentum_bytes(lowering, round), VALUE_MOMENTUM_IN, STAGE - 1);
+}
+
+/* The operand that a streamed state is, and its return behind the value that has changed it; bytes 0: nothing. */
+static void use_state(Emitter *emitter, Place state, int64_t bytes, ValueAction back, int op)
+{
+    if (bytes > 0) {
+        emit_operand(emitter, state);
+        state_return(emitter, state, bytes, back, op);
+    }
+}
+
 /* Momentum, and the direction's slices on their way. */
 static void start_round(Lowering *lowering, const WholeRound *round, GArray *works)
 {
@@ -226,10 +266,15 @@ static void start_round(Lowering *lowering, const WholeRound *round, GArray *wor
     Emitter *emitter = &lowering->emitter;
     OptimPiece piece = round_piece(lowering, round);
     emit_alloc(emitter, STREAM_COMPUTE, stage_buffer(STAGE, WHOLE_SLICES), dtype_bytes(DTYPE_BF16, round->slices), MEM_WORKSPACE);
+    int64_t momentum = momentum_bytes(lowering, round);
+    if (momentum > 0) {
+        emit_wait(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_MOMENTUM_THERE));
+    }
     optim_muon_momentum_cost(&piece, lowering->plan->moments, works);
     emit_works(emitter, works, LABEL_OPTIMIZER);
     emit_value(emitter, STREAM_COMPUTE, VALUE_DIRECTION, STAGE - 1);
     emit_operand(emitter, stage_buffer(STAGE, WHOLE_SLICES));
+    use_state(emitter, stage_buffer(STAGE, WHOLE_MOMENTUM), momentum, VALUE_MOMENTUM_OUT, STAGE - 1);
     if (round->travels) {
         emit_alloc(emitter, STREAM_COMPUTE, stage_buffer(STAGE, WHOLE_OWNED), dtype_bytes(DTYPE_BF16, round->whole), MEM_WORKSPACE);
         emit_record(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_READY));
@@ -245,6 +290,10 @@ static void orthogonalize_round(Lowering *lowering, const WholeRound *round, GAr
     Emitter *emitter = &lowering->emitter;
     OptimPiece piece = round_piece(lowering, round);
     Place whole = stage_buffer(STAGE, round->travels ? WHOLE_OWNED : WHOLE_SLICES), work = stage_buffer(STAGE, WHOLE_WORK);
+    if (master_bytes(lowering, round) > 0) {
+        state_fetch(emitter, stage_buffer(STAGE, WHOLE_MASTER), stage_token(STAGE, WHOLE_MASTER_THERE), master_bytes(lowering, round),
+                    VALUE_MASTER_IN, STAGE - 1);
+    }
     if (round->travels) {
         emit_wait(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_ARRIVED));
         emit_free(emitter, stage_buffer(STAGE, WHOLE_SLICES));
@@ -274,10 +323,15 @@ static void end_round(Lowering *lowering, const WholeRound *round, GArray *works
         emit_wait(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_RETURNED));
         emit_free(emitter, stage_buffer(STAGE, WHOLE_OWNED));
     }
+    int64_t master = master_bytes(lowering, round);
+    if (master > 0) {
+        emit_wait(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_MASTER_THERE));
+    }
     optim_muon_apply_cost(&piece, works);
     emit_works(emitter, works, LABEL_OPTIMIZER);
     emit_value(emitter, STREAM_COMPUTE, VALUE_DESCEND, STAGE - 1);
     emit_operand(emitter, back);
+    use_state(emitter, stage_buffer(STAGE, WHOLE_MASTER), master, VALUE_MASTER_OUT, STAGE - 1);
     emit_free(emitter, back);
 }
 
@@ -291,6 +345,9 @@ static int round_segment(Lowering *lowering, GArray *known, const RoundKey *key)
     }
     g_autoptr(GArray) works = g_array_new(FALSE, TRUE, sizeof(Work));
     RoundSegment fresh = {*key, lowering_start_segment(lowering, NULL, "matrices made orthogonal", NULL)};
+    if (key->stages[WHOLE_STAGE_AHEAD].n > 0) {
+        fetch_momentum(lowering, &key->stages[WHOLE_STAGE_AHEAD]);
+    }
     if (key->stages[2].n > 0) {
         start_round(lowering, &key->stages[2], works);
     }
@@ -304,7 +361,7 @@ static int round_segment(Lowering *lowering, GArray *known, const RoundKey *key)
     return fresh.segment;
 }
 
-/* Rounds of whole matrices, three under way at a time. */
+/* Rounds of whole matrices, three under way at a time, and the momentum of a fourth. */
 static void lower_rounds(Lowering *lowering)
 {
     Program *program = lowering->program;
@@ -314,9 +371,10 @@ static void lower_rounds(Lowering *lowering)
         return;
     }
     program->n_tokens += N_WHOLE_STAGES * N_WHOLE_TOKENS;
-    for (gint32 r = -1; r <= n; r++) {
+    gint32 n_stages = streams_states(lowering->plan) ? N_WHOLE_STAGES : WHOLE_STAGE_AHEAD;
+    for (gint32 r = 2 - n_stages; r <= n; r++) {
         RoundKey key = {0};
-        for (gint32 stage = 0; stage < N_WHOLE_STAGES; stage++) {
+        for (gint32 stage = 0; stage < n_stages; stage++) {
             gint32 at = r - 1 + stage;
             if (at >= 0 && at < n) {
                 key.stages[stage] = g_array_index(program->whole_rounds, WholeRound, (guint)at);
@@ -368,13 +426,17 @@ void lowering_optimizer(Lowering *lowering)
     }
     copies_reduce(lowering);
     lowering_each_group(lowering, gather_plain_grads, NULL);
-    if (lowering->plan->optimizer_offload) {
+    if (lowering->plan->optimizer_offload && !streams_states(lowering->plan)) {
         lower_host_step(lowering);
     } else {
         deal_plan(lowering->program, lowering->plan);
         whole_plan(lowering->program, lowering->plan);
         lower_rounds(lowering);
-        lower_pieces(lowering);
+        if (streams_states(lowering->plan)) {
+            state_stream_groups(lowering);
+        } else {
+            lower_pieces(lowering);
+        }
         lowering_each_group(lowering, free_shard_grads, NULL);
     }
     deal_gather(lowering);

@@ -75,6 +75,12 @@ typedef enum ValueAction {
     VALUE_DIRECTION,     /* slices of a round: momentum step, direction of descent; `op` is added to the call's round */
     VALUE_ORTHOGONALIZE, /* whole matrices of a round */
     VALUE_DESCEND,       /* slices of a round: the shards go along them */
+    VALUE_STATES_IN,     /* states (moments, master copies) of what AdamW updates in a group, come from DDR; ... */
+    VALUE_STATES_OUT,    /* ... and go back; VALUE_UPDATE names them after its gradient */
+    VALUE_MOMENTUM_IN,   /* the same of Muon's momentum of a round, which VALUE_DIRECTION names after its slices; ... */
+    VALUE_MOMENTUM_OUT,
+    VALUE_MASTER_IN,     /* ... and of its master copies, which VALUE_DESCEND names after its slices */
+    VALUE_MASTER_OUT,
     VALUE_DEAL_PLACE,    /* all dealt tensors of the mesh `op`: those that this rank has updated, in their places */
     VALUE_DEAL_TAKE,     /* the same once all ranks have theirs there: the others' become this rank's */
     VALUE_DEAL_GATHER,   /* no VALUE of its own but a COLLECTIVE: every owner's part to all */

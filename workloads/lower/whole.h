@@ -9,6 +9,8 @@
  *
  * Units that are dealt to ranks as wholes (deal.h) stay, too: a round is what one turn gives to every rank.
  *
+ * States in DDR are streamed (state-stream.h): the momentum of round r + 2 and the master copies of r are fetched beside r.
+ *
  * Rounds overlap: while round r is orthogonalised, the slices of r + 1 are on their way, and those of r - 1 on theirs back.
  *
  * Invariants: (1) every trained hidden matrix is in one unit of one round; (2) a round's units lie on one mesh; (3) a round
@@ -40,15 +42,15 @@ typedef struct WholeRound {
 } WholeRound;
 
 /* Buffers of a round, from the base of its argument. WHOLE_SLICES is the whole where nothing travels. */
-enum { WHOLE_SLICES, WHOLE_OWNED, WHOLE_WORK, WHOLE_BACK, N_WHOLE_BUFFERS };
+enum { WHOLE_SLICES, WHOLE_OWNED, WHOLE_WORK, WHOLE_BACK, WHOLE_MOMENTUM, WHOLE_MASTER, N_WHOLE_BUFFERS };
 /* Tokens of a round, from the base of its argument. */
-enum { WHOLE_READY, WHOLE_ARRIVED, WHOLE_DONE, WHOLE_RETURNED, N_WHOLE_TOKENS };
+enum { WHOLE_READY, WHOLE_ARRIVED, WHOLE_DONE, WHOLE_RETURNED, WHOLE_MOMENTUM_THERE, WHOLE_MASTER_THERE, N_WHOLE_TOKENS };
 
 /*
- * Call arguments of a segment that orthogonalises round call->round: the round before it, itself, the one after; then the
- * tokens of the three. A VALUE's or COLLECTIVE's `op` is -1, 0 or 1 for them.
+ * Call arguments of a segment that orthogonalises round call->round: the round before it, itself, the one after, the one after that (whose
+ * momentum comes from DDR); then the tokens of the four. A VALUE's or COLLECTIVE's `op` is -1 to 2 for them.
  */
-enum { ARG_WHOLE_LAST = 1, ARG_WHOLE_NOW, ARG_WHOLE_NEXT, N_WHOLE_STAGES = 3, ARG_WHOLE_TOKENS = ARG_WHOLE_LAST + N_WHOLE_STAGES };
+enum { ARG_WHOLE_LAST = 1, ARG_WHOLE_NOW, ARG_WHOLE_NEXT, WHOLE_STAGE_AHEAD = 3, N_WHOLE_STAGES, ARG_WHOLE_TOKENS = ARG_WHOLE_LAST + N_WHOLE_STAGES };
 
 /* Fills units and rounds of a program whose sites, and deal, are known. Nothing under AdamW. */
 void whole_plan(Program *program, const Plan *plan);

@@ -324,7 +324,8 @@ static void check_offload(Plan *plan, JsonObject *root)
         json_object_fail(root, "memory.offload_layers", "%" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " layers of %s",
                          plan->offload_layers, plan->model->n_layers, plan->model->name);
     }
-    if (plan->optimizer_offload && plan->cluster->device->host_update_bytes_per_s <= 0) {
+    gboolean on_host = plan->optimizer_offload && plan->optimizer != PLAN_MUON;
+    if (on_host && plan->cluster->device->host_update_bytes_per_s <= 0) {
         json_object_fail(root, "optimizer.offload", "%s does not say host_update_bytes_per_s; add it to its descriptor",
                          plan->cluster->device->name);
     } else if (plan->optimizer_offload && plan->plain) {

@@ -321,9 +321,6 @@ static void read_optimizer(Plan *plan, JsonObject *root)
     plan->moments = moment_types[json_object_choice(object, "moments", moments, 3, plan->master_weights ? 0 : or_else)];
     plan->optimizer_offload = json_object_bool(object, "offload", FALSE);
     plan->layer_wise = json_object_choice(object, "sharding", shardings, G_N_ELEMENTS(shardings), 0) == 1;
-    if (plan->optimizer_offload && plan->optimizer == PLAN_MUON) {
-        json_object_fail(object, "offload", "true with optimizer.kind \"muon\" is not modelled yet; use \"adamw\"");
-    }
     if (plan->muon_per_head && plan->optimizer != PLAN_MUON) {
         json_object_fail(object, "per_head", "has no effect unless optimizer.kind is \"muon\"");
     }

@@ -108,7 +108,7 @@ typedef struct Plan {
     PlanOptimizer optimizer;
     gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */
     gboolean layer_wise;     /* with ZeRO-1: whole tensors are dealt to ranks (lower/deal.h), not elements of each */
-    gboolean optimizer_offload; /* states live in DDR, and the host makes the step */
+    gboolean optimizer_offload; /* states live in DDR; the host makes AdamW's step, for Muon's they are streamed through HBM */
     gboolean master_weights; /* an fp32 copy beside bf16 parameters, which the optimizer updates */
     Dtype moments;
     Dtype parameters, compute, reduce, gemm;

@@ -62,7 +62,7 @@ static int by_flops(const void *a, const void *b)
     return x->flops > y->flops ? -1 : x->flops < y->flops ? 1 : x->nth < y->nth ? -1 : 1;
 }
 
-static void add_rounds(const GArray *list, guint per_round, gboolean travels, GArray *rounds)
+static void add_rounds(const Plan *plan, const GArray *list, guint per_round, gboolean travels, GArray *rounds)
 {
     for (guint at = 0; at < list->len; at += per_round) {
         const Matrix *first = &g_array_index(list, Matrix, at);
@@ -73,6 +73,10 @@ static void add_rounds(const GArray *list, guint per_round, gboolean travels, GA
             whole = MAX(whole, matrix->whole);
         }
         FootprintRound held = {two_bytes(slices), travels ? two_bytes(whole) : 0, two_bytes(first->work), travels ? two_bytes(slices) : 0};
+        if (plan->optimizer_offload) {
+            held.momentum = pass_round(optim_moment_bytes(slices, plan->moments));
+            held.master = plan->master_weights ? pass_round(4 * slices) : 0;
+        }
         g_array_append_val(rounds, held);
     }
 }
@@ -100,28 +104,84 @@ static GArray *find_rounds(const Plan *plan, const ModelGraph *graphs)
             }
         }
         g_array_sort(travel, by_flops);
-        add_rounds(stay, 1, FALSE, rounds);
-        add_rounds(travel, (guint)n, TRUE, rounds);
+        add_rounds(plan, stay, 1, FALSE, rounds);
+        add_rounds(plan, travel, (guint)n, TRUE, rounds);
     }
     return rounds;
+}
+
+/* A round, or one that holds nothing. */
+static const FootprintRound *round_at(const GArray *rounds, gint64 r)
+{
+    static const FootprintRound none = {0};
+    return r >= 0 && r < rounds->len ? &g_array_index(rounds, FootprintRound, (guint)r) : &none;
+}
+
+/* States of AdamW's in one group join those of the group before. */
+static void join_group(const Plan *plan, const Graph *graph, ParamSplit split, int head, int64_t *bytes)
+{
+    for (guint i = 0; i < graph->params->len; i++) {
+        const GraphParam *param = graph_param(graph, (int)i);
+        gboolean trained = param->role != PARAM_BUFFER && param->trainable && param->op >= 0 && !footprint_is_muons(plan, param);
+        if (trained && param->split == split && (head < 0 || head == (param->role == PARAM_HEAD))) {
+            *bytes += footprint_tensor_state_bytes(plan, param, footprint_shard_numel(plan, param));
+        }
+    }
+}
+
+/* The next group's states beside this one's. */
+static void end_group(int64_t *bytes, int64_t *before, int64_t *peak)
+{
+    if (*bytes > 0) {
+        *peak = MAX(*peak, *before + pass_round(*bytes));
+        *before = pass_round(*bytes);
+        *bytes = 0;
+    }
+}
+
+/* Most that states of groups take at once where they are streamed. */
+static int64_t streamed_groups_peak(const Plan *plan, const ModelGraph *graphs)
+{
+    int64_t bytes = 0, before = 0, peak = 0;
+    gboolean own_head = plan->seq_chunk == 0;
+    if (!plan->optimizer_offload || plan->optimizer != PLAN_MUON) {
+        return 0;
+    }
+    join_group(plan, graphs->embedding, PARAM_DENSE, -1, &bytes);
+    join_group(plan, graphs->head, PARAM_DENSE, own_head ? FALSE : -1, &bytes);
+    end_group(&bytes, &before, &peak);
+    for (int64_t l = 0; l < graphs->n_layers; l++) {
+        join_group(plan, model_graph_layer(graphs, l), PARAM_DENSE, -1, &bytes);
+        if (plan->ep > 1) {
+            end_group(&bytes, &before, &peak);
+        }
+        join_group(plan, model_graph_layer(graphs, l), PARAM_EXPERT, -1, &bytes);
+        end_group(&bytes, &before, &peak);
+    }
+    if (own_head) {
+        join_group(plan, graphs->head, PARAM_DENSE, TRUE, &bytes);
+        end_group(&bytes, &before, &peak);
+    }
+    return peak;
 }
 
 int64_t footprint_optimizer_peak(const Plan *plan, const ModelGraph *graphs)
 {
     g_autoptr(GArray) rounds = find_rounds(plan, graphs);
-    const FootprintRound none = {0};
     int64_t alive = 0, peak = 0;
-    for (gint64 r = -1; r <= rounds->len && rounds->len > 0; r++) {
-        const FootprintRound *now = r >= 0 && r < rounds->len ? &g_array_index(rounds, FootprintRound, (guint)r) : &none;
-        const FootprintRound *last = r > 0 ? &g_array_index(rounds, FootprintRound, (guint)(r - 1)) : &none;
-        const FootprintRound *next = r + 1 < rounds->len ? &g_array_index(rounds, FootprintRound, (guint)(r + 1)) : &none;
+    for (gint64 r = -2; r <= rounds->len && rounds->len > 0; r++) {
+        const FootprintRound *now = round_at(rounds, r), *last = round_at(rounds, r - 1), *next = round_at(rounds, r + 1);
         gboolean now_travels = now->owned > 0, last_travels = last->owned > 0;
-        alive += next->slices + next->owned;
+        alive += round_at(rounds, r + 2)->momentum + next->slices;
         peak = MAX(peak, alive);
-        alive -= now_travels ? now->slices : 0;
+        alive += next->owned - next->momentum;
+        peak = MAX(peak, alive);
+        alive += now->master - (now_travels ? now->slices : 0);
+        peak = MAX(peak, alive + (now_travels ? now->slices : 0)); /* master copies are there before the slices are gone */
         peak = MAX(peak, alive + MAX(now->work, now->back));
         alive += now->back;
-        alive -= last_travels ? last->owned + last->back : last->slices;
+        alive -= (last_travels ? last->owned + last->back : last->slices) + last->master;
     }
+    peak = MAX(peak, streamed_groups_peak(plan, graphs));
     return MAX(peak, plan->layer_wise ? footprint_deal_gather(plan, graphs) : 0);
 }

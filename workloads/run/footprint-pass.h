@@ -86,6 +86,9 @@ void pass_forward(const PassSpec *spec, Timeline *ret_timeline);
  */
 gboolean pass_backward(const PassSpec *spec, Timeline *ret_timeline, int *ret_final, int64_t *ret_pending);
 
+/* Elements of a parameter's shard on the fullest rank. */
+int64_t footprint_shard_numel(const Plan *plan, const GraphParam *param);
+
 /* Bytes of optimizer state, a master copy included, for a shard of that many elements. */
 int64_t footprint_state_bytes(const Plan *plan, const GraphParam *param, int64_t shard);
 
@@ -99,6 +102,7 @@ int64_t footprint_deal_state_bytes(const Plan *plan, const ModelGraph *graphs);
 /* What a round of whole matrices holds, in bytes. */
 typedef struct FootprintRound {
     int64_t slices, owned, work, back;
+    int64_t momentum, master; /* that pass through HBM */
 } FootprintRound;
 
 /* Appends the rounds of dealt tensors; and the buffer in which these are gathered at last. */

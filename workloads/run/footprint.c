@@ -38,6 +38,12 @@ static int64_t shard_numel(const Plan *plan, const GraphParam *param, int64_t *r
     return quantity_div_up(rows, n_shards) * inner;
 }
 
+int64_t footprint_shard_numel(const Plan *plan, const GraphParam *param)
+{
+    int64_t local;
+    return shard_numel(plan, param, &local);
+}
+
 /* Which parameters of the head's graph a group takes. */
 typedef enum HeadPart { ALL_PARAMS, HEAD_MATRIX, NOT_HEAD_MATRIX } HeadPart;
 

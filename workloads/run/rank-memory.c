@@ -322,11 +322,15 @@ const Tensor *rank_read_as(const RankAt *at, RankBuffer *buffer, TensorType type
 
 gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype dtype, GError **error)
 {
+    return rank_write_sized(at, buffer, value, dtype, dtype_bytes(dtype, tensor_numel(value)), error);
+}
+
+gboolean rank_write_sized(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype dtype, int64_t bytes, GError **error)
+{
     if (buffer == NULL) {
         tensor_free(value);
         return rank_fail(at, error, "does not name what it writes");
     }
-    int64_t bytes = dtype_bytes(dtype, tensor_numel(value));
     gboolean fits = !at->rank->world->options.exact_sizes || bytes == buffer->bytes;
     if (!buffer->alive || !fits || !rank_note_write(at, buffer, error)) {
         tensor_free(value);
@@ -390,6 +394,11 @@ gboolean rank_check_empty(Rank *rank, GError **error)
         if (rank->buffers[b].alive && !rank->buffers[b].resident) {
             return fail_leak(rank, b, error);
         }
+    }
+    if (rank->n_streamed != 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_FAILED, "rank %" G_GINT64_FORMAT ": %" G_GINT64_FORMAT " elements of optimizer states do not go back to the host",
+                    rank->idx, rank->n_streamed);
+        return FALSE;
     }
     int64_t n = rank->world->plan->n_micro_batches;
     if (rank->n_marks[PHASE_FORWARD] != n || rank->n_marks[PHASE_BACKWARD] != n || rank->n_marks[PHASE_OPTIMIZER] != 1) {

@@ -6,22 +6,14 @@
 #include "workloads/lower/whole.h"
 #include "workloads/run/rank.h"
 
-/* A unit of a round as a rank holds it. */
-typedef struct UnitAt {
-    const WholeUnit *unit;
-    const ProgramSite *site;
-    RankSite *own;
-    const GraphParam *param;
-    int64_t shard, grad, state; /* first element among the shards, the gradients, the parameter's state */
-    int64_t slice;              /* among the slices of the round */
-} UnitAt;
-
-static const WholeRound *round_of(const RankAt *at)
+const WholeRound *rank_round(const RankAt *at)
 {
-    return &g_array_index(at->rank->program->whole_rounds, WholeRound, (guint)(at->call->round + at->instr->op));
+    const GArray *rounds = at->rank->program->whole_rounds;
+    gint64 i = (gint64)at->call->round + at->instr->op;
+    return i >= 0 && i < rounds->len ? &g_array_index(rounds, WholeRound, (guint)i) : NULL;
 }
 
-static UnitAt unit_at(const Rank *rank, const WholeRound *round, gint32 k)
+UnitAt rank_unit_at(const Rank *rank, const WholeRound *round, gint32 k)
 {
     UnitAt u = {.unit = &g_array_index(rank->program->whole_units, WholeUnit, (guint)(round->first + k))};
     u.site = &g_array_index(rank->program->sites, ProgramSite, (guint)u.unit->site);
@@ -74,16 +66,20 @@ static Tensor *vector_of(const double *from, int64_t n)
 }
 
 /* The momentum of a unit is a part of its parameter's. */
-static void unit_direction(const Rank *rank, const UnitAt *u, const double *grads, double *ret_slice)
+double *rank_momentum(const Rank *rank, const UnitAt *u)
 {
-    OptimSettings settings = settings_of(rank);
     OptimState *whole = &u->own->states[u->unit->param];
-    int64_t n = u->unit->shard_numel;
-    size_t bytes = (size_t)n * sizeof(double);
     if (whole->m == NULL) {
         whole->m = vector_of(NULL, fsdp_shard_numel(rank->world->plan, u->param));
     }
-    double *momentum = (double *)whole->m->data + u->state;
+    return (double *)whole->m->data + u->state;
+}
+
+static void unit_direction(const Rank *rank, const UnitAt *u, const double *grads, double *momentum, double *ret_slice)
+{
+    OptimSettings settings = settings_of(rank);
+    int64_t n = u->unit->shard_numel;
+    size_t bytes = (size_t)n * sizeof(double);
     OptimState part = {.m = vector_of(momentum, n)};
     g_autoptr(Tensor) grad = vector_of(grads + u->grad, n), direction = vector_of(NULL, n);
     optim_muon_momentum(&settings, grad, &part, direction);
@@ -95,10 +91,14 @@ static void unit_direction(const Rank *rank, const UnitAt *u, const double *grad
 static gboolean direction(const RankAt *at, GError **error)
 {
     Rank *rank = at->rank;
-    const WholeRound *round = round_of(at);
+    const WholeRound *round = rank_round(at);
     g_autoptr(Tensor) slices = vector_of(NULL, round->slices);
+    Tensor *streamed = NULL;
+    if (at->instr->n_operands > 1 && (streamed = rank_change(at, rank_operand(at, 1), TENSOR_F64, round->slices, error)) == NULL) {
+        return FALSE;
+    }
     for (gint32 k = 0; k < round->n; k++) {
-        UnitAt u = unit_at(rank, round, k);
+        UnitAt u = rank_unit_at(rank, round, k);
         if (!has_shard(rank, round, u.unit)) {
             continue;
         }
@@ -107,7 +107,8 @@ static gboolean direction(const RankAt *at, GError **error)
         if (grads == NULL) {
             return FALSE;
         }
-        unit_direction(rank, &u, grads->data, (double *)slices->data + u.slice);
+        double *momentum = streamed != NULL ? (double *)streamed->data + u.slice : rank_momentum(rank, &u);
+        unit_direction(rank, &u, grads->data, momentum, (double *)slices->data + u.slice);
     }
     return rank_write(at, rank_operand(at, 0), g_steal_pointer(&slices), DTYPE_BF16, error);
 }
@@ -115,7 +116,7 @@ static gboolean direction(const RankAt *at, GError **error)
 /* A rank owns the unit of its own index; where nothing travels, all (one) of the round. */
 static gboolean orthogonalize(const RankAt *at, GError **error)
 {
-    const WholeRound *round = round_of(at);
+    const WholeRound *round = rank_round(at);
     OptimSettings settings = settings_of(at->rank);
     int64_t numel = round->travels ? round->whole : round->slices;
     Tensor *value = rank_change(at, rank_operand(at, 0), TENSOR_F64, numel, error);
@@ -138,22 +139,29 @@ static gboolean orthogonalize(const RankAt *at, GError **error)
 
 static gboolean descend(const RankAt *at, GError **error)
 {
-    const WholeRound *round = round_of(at);
+    const WholeRound *round = rank_round(at);
     OptimSettings settings = settings_of(at->rank);
     const Tensor *slices = rank_read_as(at, rank_operand(at, 0), TENSOR_F64, round->slices, error);
+    Tensor *master = NULL;
+    if (at->instr->n_operands > 1 && (master = rank_change(at, rank_operand(at, 1), TENSOR_F64, round->slices, error)) == NULL) {
+        return FALSE;
+    }
     for (gint32 k = 0; slices != NULL && k < round->n; k++) {
-        UnitAt u = unit_at(at->rank, round, k);
+        UnitAt u = rank_unit_at(at->rank, round, k);
         if (!has_shard(at->rank, round, u.unit)) {
             continue;
         }
         double *shard = (double *)u.own->shard->data + u.shard;
         g_autoptr(Tensor) slice = vector_of((const double *)slices->data + u.slice, u.unit->shard_numel),
-                          value = vector_of(shard, u.unit->shard_numel);
+                          value = vector_of(master != NULL ? (const double *)master->data + u.slice : shard, u.unit->shard_numel);
         if (!rank_note_write(at, &u.own->guard, error)) {
             return FALSE;
         }
         optim_muon_apply(&settings, slice, value);
         memcpy(shard, value->data, (size_t)u.unit->shard_numel * sizeof(double));
+        if (master != NULL) {
+            memcpy((double *)master->data + u.slice, value->data, (size_t)u.unit->shard_numel * sizeof(double));
+        }
     }
     return slices != NULL;
 }
@@ -192,7 +200,7 @@ static gboolean gather_wholes(const RankAt *ats, int64_t n, const WholeRound *ro
     for (int64_t owner = 0; owner < n; owner++) {
         g_autoptr(Tensor) whole = vector_of(NULL, round->whole);
         for (int64_t i = 0; owner < round->n && i < n; i++) {
-            UnitAt u = unit_at(ats[i].rank, round, (gint32)owner);
+            UnitAt u = rank_unit_at(ats[i].rank, round, (gint32)owner);
             ShardShape shape = unit_shape(ats[i].rank, &u);
             shard_put(&shape, i, slices[i] + u.slice, whole->data);
         }
@@ -217,7 +225,7 @@ static gboolean scatter_wholes(const RankAt *ats, int64_t n, const WholeRound *r
     for (int64_t i = 0; i < n; i++) {
         g_autoptr(Tensor) slices = vector_of(NULL, round->slices);
         for (gint32 k = 0; k < round->n; k++) {
-            UnitAt u = unit_at(ats[i].rank, round, k);
+            UnitAt u = rank_unit_at(ats[i].rank, round, k);
             ShardShape shape = unit_shape(ats[i].rank, &u);
             shard_take(&shape, i, wholes[k], (double *)slices->data + u.slice);
         }
@@ -238,7 +246,7 @@ gboolean rank_whole_exchange(const RankAt *ats, int64_t n, GError **error)
     if (ats->instr->n_operands != 2 || idx < 0 || idx >= (int64_t)ats->rank->program->whole_rounds->len) {
         return rank_fail(ats, error, "is no exchange of matrices");
     }
-    const WholeRound *round = round_of(ats);
+    const WholeRound *round = rank_round(ats);
     if ((GroupKind)ats->instr->group != (GroupKind)round->mesh || round->n > n) {
         return rank_fail(ats, error, "exchanges matrices with ranks that do not share them");
     }

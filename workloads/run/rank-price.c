@@ -146,6 +146,8 @@ gboolean rank_check_price(const RankAt *at, GError **error)
         [VALUE_PLACE_ROWS] = TWO,  [VALUE_LAYER_LOSS] = ONE,    [VALUE_LAYER_LOSS_GRAD] = ONE,
         [VALUE_PASS_COUNTS] = ONE, [VALUE_LOADS] = ONE, [VALUE_BIASES] = ONE, [VALUE_SHARD_CAST] = ONE,    [VALUE_SHARD_PLACE] = ONE,
         [VALUE_PARAM_CAST] = ONE,  [VALUE_COPY_OUT] = ONE,      [VALUE_UPDATE] = NONE,
+        [VALUE_STATES_IN] = ONE,   [VALUE_STATES_OUT] = ONE,    [VALUE_MOMENTUM_IN] = ONE, [VALUE_MOMENTUM_OUT] = ONE,
+        [VALUE_MASTER_IN] = ONE,   [VALUE_MASTER_OUT] = ONE,
         [VALUE_DEAL_PLACE] = ONE,  [VALUE_DEAL_TAKE] = ONE,     [VALUE_DIRECTION] = ANY,   [VALUE_ORTHOGONALIZE] = ANY, [VALUE_DESCEND] = ANY,
     };
     RankPrice price = at->rank->price;

@@ -367,10 +367,11 @@ static gboolean update(const RankAt *at, GError **error)
     const Tensor *grad =
         group != NULL ? rank_read_as(at, rank_operand(at, 0), TENSOR_F64, group->trainable_shard_numel, error) : NULL;
     PartPlace place = {0};
+    gboolean streamed = at->instr->n_operands > 1;
     if (grad != NULL && on_host && !rank_host_sees(at, rank_operand(at, 0))) {
         return rank_fail(at, error, "the host steps before the gradients are known to be there");
     }
-    if (grad == NULL || !rank_note_write(at, &own->guard, error)) {
+    if (grad == NULL || !rank_note_write(at, &own->guard, error) || (streamed && !rank_use_states(at, error))) {
         return FALSE;
     }
     tensor_free(own->grad);
@@ -382,6 +383,9 @@ static gboolean update(const RankAt *at, GError **error)
         }
         place.grad += fsdp_has_grad(part.param) ? part.numel : 0;
         place.shard += part.numel;
+    }
+    if (streamed) {
+        rank_used_states(at);
     }
     return TRUE;
 }
@@ -413,6 +417,12 @@ gboolean rank_shard_value(const RankAt *at, GError **error)
     case VALUE_DIRECTION:
     case VALUE_ORTHOGONALIZE:
     case VALUE_DESCEND:
+    case VALUE_STATES_IN:
+    case VALUE_STATES_OUT:
+    case VALUE_MOMENTUM_IN:
+    case VALUE_MOMENTUM_OUT:
+    case VALUE_MASTER_IN:
+    case VALUE_MASTER_OUT:
     case VALUE_DEAL_PLACE:
     case VALUE_DEAL_TAKE:
     default:

@@ -46,6 +46,9 @@ static int slot_tag(const Graph *graph, gint32 at)
 /* Of a buffer of a group; what stays gathered is part of the parameters. */
 static int site_tag(const ProgramSite *site, gint32 idx)
 {
+    if (idx == FSDP_STATES) {
+        return MEM_OPTIMIZER;
+    }
     if (site->group->resident) {
         return RANK_ANY_TAG;
     }
@@ -57,7 +60,9 @@ static int site_tag(const ProgramSite *site, gint32 idx)
 static gboolean is_of_matrices(const Instr *instr, const Graph *graph)
 {
     return instr->kind == INSTR_COLLECTIVE ? graph == NULL && instr->coll == COLL_all_to_all
-                                           : instr->action == VALUE_DIRECTION || instr->action == VALUE_ORTHOGONALIZE;
+                                           : instr->action == VALUE_DIRECTION || instr->action == VALUE_ORTHOGONALIZE ||
+                                                 (instr->action >= VALUE_MOMENTUM_IN && instr->action <= VALUE_MASTER_OUT) ||
+                                                 (instr->action == VALUE_DESCEND && instr->kind == INSTR_VALUE);
 }
 
 int rank_tag(const RankAt *at, const RankBuffer *buffer)
@@ -85,7 +90,7 @@ int rank_tag(const RankAt *at, const RankBuffer *buffer)
             continue;
         }
         if (is_of_matrices(at->instr, graph)) {
-            return MEM_WORKSPACE;
+            return place.idx == WHOLE_MOMENTUM || place.idx == WHOLE_MASTER ? MEM_OPTIMIZER : MEM_WORKSPACE;
         }
         if (at->instr->action == VALUE_DEAL_PLACE || at->instr->action == VALUE_DEAL_TAKE || at->instr->action == VALUE_DEAL_GATHER) {
             return MEM_UNSHARDED;

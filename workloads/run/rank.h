@@ -16,6 +16,7 @@
 #include "models/optim.h"
 #include "sim/mem/alloc-model.h"
 #include "workloads/lower/deal.h"
+#include "workloads/lower/whole.h"
 #include "workloads/run/ledger.h"
 #include "workloads/run/order.h"
 #include "workloads/run/virtual-ranks.h"
@@ -99,6 +100,7 @@ typedef struct Rank {
     int64_t n_followed;
     int64_t n_exchanged, exchanged_bytes; /* collectives whose bytes were compared with the priced ones */
     int64_t host_held, host_peak; /* pinned host memory */
+    int64_t n_streamed; /* elements of optimizer states that have come from there and not gone back */
     RankPrice price;
     int64_t n_marks[N_PHASES]; /* in this step */
     double *biases; /* [MoE layer][expert]: how far balancing has moved them in this step, or NULL */
@@ -188,6 +190,9 @@ const Tensor *rank_read_as(const RankAt *at, RankBuffer *buffer, TensorType type
 /* Gives a buffer its value (taken over, freed on failure); the dtype is what it would be stored in. */
 gboolean rank_write(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype dtype, GError **error);
 
+/* The same of what is stored in several types, or with scales, in so many bytes. */
+gboolean rank_write_sized(const RankAt *at, RankBuffer *buffer, Tensor *value, Dtype dtype, int64_t bytes, GError **error);
+
 /* The same to change in place: read and written. */
 Tensor *rank_change(const RankAt *at, RankBuffer *buffer, TensorType type, int64_t numel, GError **error);
 
@@ -256,6 +261,27 @@ gboolean rank_deal_gather(const RankAt *ats, int64_t n, GError **error);
 
 /* Optimizer states of the rank that holds most: of its own tensors, and of others that it has updated, too. */
 int64_t rank_deal_state_bytes(const VirtualRanks *world);
+
+/* A unit of a round as a rank holds it. */
+typedef struct UnitAt {
+    const WholeUnit *unit;
+    const ProgramSite *site;
+    RankSite *own;
+    const GraphParam *param;
+    int64_t shard, grad, state; /* first element among the shards, the gradients, the parameter's state */
+    int64_t slice;              /* among the slices of the round */
+} UnitAt;
+
+/* The round that an instruction's `op` names, or NULL; the k-th unit of a round; its momentum, which is made. */
+const WholeRound *rank_round(const RankAt *at);
+UnitAt rank_unit_at(const Rank *rank, const WholeRound *round, gint32 k);
+double *rank_momentum(const Rank *rank, const UnitAt *u);
+
+/* States that pass through HBM: VALUE_STATES_IN to …_MASTER_OUT (rank-states.c). Around an update with the states of its second
+ * operand: these take the place of the host's, and have what became of them. */
+gboolean rank_states_value(const RankAt *at, GError **error);
+gboolean rank_use_states(const RankAt *at, GError **error);
+void rank_used_states(const RankAt *at);
 
 /* Whole matrices of Muon: VALUE_DIRECTION, …_ORTHOGONALIZE, …_DESCEND, and their exchange (rank-optim.c). */
 gboolean rank_whole_value(const RankAt *at, GError **error);

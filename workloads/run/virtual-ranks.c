@@ -166,6 +166,13 @@ static gboolean run_value(const RankAt *at, GError **error)
     case VALUE_ORTHOGONALIZE:
     case VALUE_DESCEND:
         return rank_whole_value(at, error);
+    case VALUE_STATES_IN:
+    case VALUE_STATES_OUT:
+    case VALUE_MOMENTUM_IN:
+    case VALUE_MOMENTUM_OUT:
+    case VALUE_MASTER_IN:
+    case VALUE_MASTER_OUT:
+        return rank_states_value(at, error);
     case VALUE_DEAL_PLACE:
     case VALUE_DEAL_TAKE:
         return rank_deal_value(at, error);
