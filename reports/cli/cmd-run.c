@@ -8,6 +8,7 @@
 #include "sim/base/json-read.h"
 #include "workloads/run/advice.h"
 #include "workloads/run/chunk-bound.h"
+#include "workloads/run/trials.h"
 #include "workloads/run/run.h"
 
 typedef struct Options {
@@ -46,7 +47,8 @@ static gboolean run(const CommandCall *call, GError **error)
         return FALSE;
     }
     if (plan->seq_chunk > 0) {
-        result->largest_seq_chunk = chunk_bound_tokens(plan);
+        const Plan settled = trials_settle(plan, result);
+        result->largest_seq_chunk = chunk_bound_tokens(&settled);
     }
     if (!result->fits) {
         advise(result, call->words[0]);

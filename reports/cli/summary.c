@@ -249,6 +249,15 @@ static void append_kept(GString *out, const ResultTiers *tiers)
     }
 }
 
+/* What entries take on the rank that holds most, of what was given. */
+static void append_budgets(GString *out, const Plan *plan, const ResultTiers *tiers)
+{
+    g_autofree char *hbm = text_gib(tiers->hbm_held_bytes), *ddr = text_gib(tiers->ddr_held_bytes);
+    g_autofree char *given_hbm = text_gib(plan->cache_hbm_bytes), *given_ddr = text_gib(plan->cache_ddr_bytes);
+    g_string_append_printf(out, "  budgets used: %s%s%s GiB in HBM%s, %s of %s GiB in DDR\n", hbm, plan->cache_fits ? "" : " of ",
+                           plan->cache_fits ? "" : given_hbm, plan->cache_fits ? ", what the device had left" : "", ddr, given_ddr);
+}
+
 static void append_tiers(GString *out, const Plan *plan, const ResultTiers *tiers)
 {
     if (tiers->policy == NULL && tiers->host_peak_bytes == 0) {
@@ -261,8 +270,7 @@ static void append_tiers(GString *out, const Plan *plan, const ResultTiers *tier
     if (tiers->policy == NULL) {
         return;
     }
-    g_autofree char *hbm = text_gib(tiers->hbm_budget_bytes), *ddr = text_gib(tiers->ddr_budget_bytes);
-    g_string_append_printf(out, "  budgets used: %s GiB in HBM%s, %s GiB in DDR\n", hbm, plan->cache_fits ? ", what the device had left" : "", ddr);
+    append_budgets(out, plan, tiers);
     g_autofree char *saved = text_seconds(tiers->saved_s), *again = text_seconds(tiers->recomputed_s);
     g_string_append_printf(out,
                            "  cache (%s): of %" G_GINT64_FORMAT " results %" G_GINT64_FORMAT " in HBM, %" G_GINT64_FORMAT " in DDR, %" G_GINT64_FORMAT

@@ -129,16 +129,21 @@ $ moesim large.json
 ...
 ? 0
 
-# Budgets are shared out at even loads; what skew makes of them is said.
+# Policies fill budgets at even loads, and what skew makes of them is said; a cache that chooses stays within its budgets.
 = skewed.json
 {"model": "nemotron-3-nano-30b-a3b", "cluster": {"preset": "a100-sxm-80", "nodes": 4}, "parallel": {"ep": 2, "sharding": "zero1"},
  "workload": {"seq_len": 1024, "routing": {"kind": "zipf", "exponent": 1.2}}, "precision": {"parameters": "bf16"},
  "memory": {"recompute": "selective", "keep": ["matmul", "all_to_all"], "cache": {"policy": "cost_benefit", "hbm_bytes": 0, "ddr_bytes": "1 GiB"}}}
 =
-$ moesim skewed.json --json | grep -c 'is shared out at even loads: the rank with the most rows holds'; sed 's/"zipf", "exponent": 1.2/"consecutive"/' skewed.json > even.json; moesim even.json --json | grep -c 'is shared out at even loads'
+$ moesim skewed.json --json | grep -c 'is what a policy fills at even loads: the rank with the most rows holds'; sed 's/"zipf", "exponent": 1.2/"consecutive"/' skewed.json > even.json; moesim even.json --json | grep -c 'at even loads'
 1
 0
 ? 1
+
+$ sed 's/cost_benefit/choice/' skewed.json > choice.json; moesim choice.json --json | grep -c 'at even loads'; moesim choice.json | grep 'budgets used'
+0
+~   budgets used: 0.00 of 0.00 GiB in HBM, 0.* of 1.00 GiB in DDR
+? 0
 
 # Where the host has too little memory the device is not blamed; where a budget is too large, one that fits is named.
 = host.json
@@ -152,10 +157,17 @@ $ moesim host.json > host.txt; grep -c "pinned host memory per GPU is more than 
 
 = budget.json
 {"model": {"config": "llama-3.1-8b", "overrides": {"num_hidden_layers": 8}}, "cluster": {"preset": "a100-sxm-40", "nodes": 1},
- "workload": {"seq_len": 32768}, "memory": {"recompute": "selective", "cache": {"hbm_bytes": "60 GiB"}}, "loss": {"seq_chunk": 1024}}
+ "workload": {"seq_len": 32768}, "memory": {"recompute": "selective", "cache": {"hbm_bytes": "60 GiB", "policy": "lru"}}, "loss": {"seq_chunk": 1024}}
 =
 $ moesim budget.json | grep -c 'memory.cache.hbm_bytes "fit": '
 1
+? 0
+
+# A cache that chooses takes no more of a budget than there is room for.
+$ sed 's/lru/choice/' budget.json > choice.json; moesim choice.json | grep -e fits -e 'budgets used'
+~ Memory      * of 39.40 GiB: fits
+~   largest loss.seq_chunk that fits: * tokens
+~   budgets used: * of 60.00 GiB in HBM, 0.00 of 0.00 GiB in DDR
 ? 0
 
 $ moesim large.json --require-fit > /dev/null
@@ -177,7 +189,7 @@ $ mkdir -p a/models; cp $SRC/tests/reference/models/llama-d2048.json a/models/m.
 
 $ moesim fit.json | grep -e found -e used
   loss.seq_chunk found: 8192 tokens
-~   budgets used: * GiB in HBM, what the device had left, 0.00 GiB in DDR
+~   budgets used: * GiB in HBM, what the device had left, 0.00 of 0.00 GiB in DDR
 ? 0
 
 $ moesim check fit.json | grep streams

@@ -379,28 +379,101 @@ static void test_expert_gathers(void **state)
     check_int(n_again, 92); /* once in every layer of experts */
 }
 
-/* More budget of either kind never makes the step slower, whatever the link. */
+/* Plans whose budgets are drawn: even and drawn loads, several micro-batches, links of all kinds, the chunk of the loss given or open. */
+static const struct {
+    const char *plan;
+    int n_draws;
+} budgeted[] = {
+    {"model.config=qwen3-30b-a3b model.overrides.num_hidden_layers=12 cluster.preset=h200-sxm cluster.gpus_per_node=8 parallel.ep=8 "
+     "workload.seq_len=8192 workload.micro_batch=2 workload.global_batch=48",
+     12},
+    {"model.config=kimi-k3 model.overrides.num_hidden_layers=9 cluster.preset=gb200 cluster.nodes=8 cluster.gpus_per_node=4 parallel.ep=32 "
+     "workload.seq_len=8192 workload.mode=lora precision.parameters=bf16",
+     12},
+    {"model.config=deepseek-v3 model.overrides.num_hidden_layers=6 cluster.preset=h200-sxm cluster.nodes=2 cluster.gpus_per_node=8 parallel.ep=16 "
+     "workload.seq_len=4096 workload.mode=lora precision.parameters=bf16 workload.routing.kind=zipf workload.routing.exponent=0.8",
+     5},
+    {"model.config=deepseek-v3 model.overrides.num_hidden_layers=5 cluster.preset=ascend-910c cluster.nodes=2 cluster.gpus_per_node=8 "
+     "parallel.ep=16 workload.seq_len=4096 workload.mode=lora precision.parameters=bf16 workload.routing.kind=zipf moe.capacity_factor=1.25",
+     4},
+    {"model.config=llama-3.1-8b cluster.preset=a100-sxm-40 cluster.gpus_per_node=8 workload.seq_len=16384 precision.parameters=bf16 "
+     "loss.seq_chunk=fit",
+     6},
+};
+
+/* Bytes of all sizes. */
+static int64_t draw_bytes(uint64_t seed, uint64_t at, int least_bit, int most_bit)
+{
+    int64_t power = (int64_t)1 << (least_bit + (int)rng_below(seed, RNG_TEST, at, (uint64_t)(most_bit - least_bit)));
+    return power + (int64_t)rng_below(seed, RNG_TEST, at + 1, (uint64_t)power);
+}
+
+/* hbm -1: "fit". What entries take on any rank is within the budgets, and all of it fits. */
+static double budgeted_step_s(RunCache *cache, const char *rest, int64_t hbm, int64_t ddr)
+{
+    GError *error = NULL;
+    g_autofree char *given = hbm < 0 ? g_strdup("fit") : g_strdup_printf("%" G_GINT64_FORMAT, hbm);
+    g_autofree char *memory = g_strdup_printf("memory.recompute=selective memory.cache.hbm_bytes=%s memory.cache.ddr_bytes=%" G_GINT64_FORMAT, given, ddr);
+    g_autoptr(Plan) plan = plan_of(memory, rest);
+    g_autoptr(Result) result = run_plan_cached(cache, plan, NULL, &error);
+    check_no_error(error);
+    assert_true(result->fits && (hbm < 0 || result->tiers->hbm_held_bytes <= hbm) && result->tiers->ddr_held_bytes <= ddr);
+    return result->step_time_s;
+}
+
+/* More budget of either kind, or of both, a byte or a lot, never makes the step slower. */
 static void test_monotone(void **state)
 {
-    static const struct {
-        const char *plan;
-        int hbm_gib, ddr_gib; /* the other budget */
-    } rows[] = {{K3_GB200, 0, 0}, {K3_H200, 20, 48}};
-    static const int hbm_gib[] = {0, 5, 40, 200, 600}, ddr_gib[] = {0, 24, 64, 96, 192};
+    enum { BYTE = 1, MIB = 1 << 20, GIB = 1 << 30 };
+    static const int64_t more[] = {BYTE, MIB, GIB, -1}; /* -1: drawn */
     (void)state;
-    for (size_t k = 0; k < 2 * G_N_ELEMENTS(rows); k++) {
-        gboolean is_hbm = k % 2 == 0;
-        size_t n = is_hbm ? G_N_ELEMENTS(hbm_gib) : G_N_ELEMENTS(ddr_gib);
-        double before = HUGE_VAL;
-        for (size_t i = 0; i < n; i++) {
-            g_autofree char *memory = g_strdup_printf("memory.recompute=selective memory.cache.hbm_bytes=%dGiB memory.cache.ddr_bytes=%dGiB",
-                                                      is_hbm ? hbm_gib[i] : rows[k / 2].hbm_gib,
-                                                      is_hbm ? rows[k / 2].ddr_gib : ddr_gib[i]);
-            g_autoptr(Result) result = result_of(memory, rows[k / 2].plan);
-            assert_true(result->step_time_s <= before); /* steps of DDR are those that larger budgets try, too */
-            before = fmin(before, result->step_time_s);
+    for (size_t m = 0; m < G_N_ELEMENTS(budgeted); m++) {
+        g_autoptr(RunCache) cache = run_cache_new();
+        for (uint64_t seed = 0; seed < (uint64_t)budgeted[m].n_draws; seed++) {
+            const char *rest = budgeted[m].plan;
+            int64_t hbm = seed % 4 == 3 ? 0 : draw_bytes(seed, 0, 20, 36), ddr = seed % 4 == 2 ? 0 : draw_bytes(seed, 2, 20, 38);
+            int64_t step = more[seed % G_N_ELEMENTS(more)], add = step < 0 ? draw_bytes(seed, 4, 24, 36) : step;
+            double base = budgeted_step_s(cache, rest, hbm, ddr), hbm_more = budgeted_step_s(cache, rest, hbm + add, ddr);
+            double ddr_more = budgeted_step_s(cache, rest, hbm, ddr + add), both = budgeted_step_s(cache, rest, hbm + add, ddr + add);
+            double fit = budgeted_step_s(cache, rest, -1, ddr), fit_more = budgeted_step_s(cache, rest, -1, ddr + add);
+            assert_true(hbm_more <= base && ddr_more <= base && both <= hbm_more && both <= ddr_more);
+            assert_true(fit <= hbm_more && fit_more <= both && fit_more <= fit);
         }
     }
+}
+
+/* Loads that are drawn fill budgets on the rank that holds most, which ran over them when even loads were counted; little stays unused. */
+static void test_skewed_budgets(void **state)
+{
+    static const char rest[] = "model.config=deepseek-v3 model.overrides.num_hidden_layers=6 cluster.preset=gb200 cluster.nodes=4 "
+                               "cluster.gpus_per_node=4 parallel.ep=16 workload.seq_len=4096 workload.micro_batch=2 workload.mode=lora "
+                               "precision.parameters=bf16 workload.routing.kind=zipf workload.routing.exponent=0.8";
+    const double gib = 1 << 30;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        g_autoptr(Result) result = result_of(i == 0 ? "memory.recompute=selective memory.cache.hbm_bytes=12GiB"
+                                                    : "memory.recompute=selective memory.cache.ddr_bytes=8GiB",
+                                             rest);
+        const ResultTiers *tiers = result->tiers;
+        double held = (double)(i == 0 ? tiers->hbm_held_bytes : tiers->ddr_held_bytes);
+        double even = (double)(i == 0 ? tiers->hbm_bytes : tiers->ddr_bytes), budget = i == 0 ? 12 * gib : 8 * gib;
+        assert_true(result->fits && held <= budget && held > 0.85 * budget && held > 1.1 * even);
+        assert_true(i == 0 || (double)tiers->host_peak_bytes <= budget);
+    }
+}
+
+/* More DDR than the host has is said, and is used no further. */
+static void test_beyond_host(void **state)
+{
+    static const char rest[] = K3_LORA "cluster.preset=gb200 cluster.nodes=32 cluster.gpus_per_node=4";
+    (void)state;
+    g_autoptr(Result) result = result_of("memory.recompute=selective memory.cache.ddr_bytes=5000GiB", rest);
+    g_autoptr(GString) warnings = g_string_new(NULL);
+    for (guint i = 0; i < result->warnings->len; i++) {
+        g_string_append(warnings, g_ptr_array_index(result->warnings, i));
+    }
+    assert_non_null(strstr(warnings->str, "memory.cache.ddr_bytes 4.88 TiB is more than"));
+    assert_true(result->fits && result->tiers->ddr_held_bytes <= result->tiers->host_capacity_bytes);
 }
 
 /* ---- what a plan leaves open ---- */
@@ -489,7 +562,7 @@ int main(void)
         cmocka_unit_test(test_tiers),     cmocka_unit_test(test_policies), cmocka_unit_test(test_cut),
         cmocka_unit_test(test_same_bits), cmocka_unit_test(test_groups_agree), cmocka_unit_test(test_k3_gain),
         cmocka_unit_test(test_expert_gathers),
-        cmocka_unit_test(test_monotone),  cmocka_unit_test(test_fit),      cmocka_unit_test(test_fit_chunk),
+        cmocka_unit_test(test_monotone), cmocka_unit_test(test_skewed_budgets), cmocka_unit_test(test_beyond_host),  cmocka_unit_test(test_fit),      cmocka_unit_test(test_fit_chunk),
         cmocka_unit_test(test_close),     cmocka_unit_test(test_pooled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

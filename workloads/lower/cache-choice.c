@@ -93,6 +93,11 @@ static double fill_up(const Choice *choice, int64_t hbm_bytes, int64_t ddr_bytes
     return choice_fill(choice, hbm_bytes + *ret_ddr, ret_counts);
 }
 
+int64_t cache_most_ddr(const Choice *choice)
+{
+    return (int64_t)link_bytes(choice, choice->forward_s);
+}
+
 double cache_worth(const Choice *choice, int64_t hbm_bytes, int64_t ddr_bytes)
 {
     g_autofree int64_t *counts = g_new0(int64_t, n_slots_of(choice) + 1);

@@ -46,7 +46,7 @@ typedef struct DevicePrices {
 } DevicePrices;
 
 struct LowerCache {
-    GHashTable *graphs, *scopes, *kept; /* Entry; for look-up alone, like the other table */
+    GHashTable *graphs, *stocks, *scopes, *kept; /* Entry; for look-up alone, like the other table */
     GHashTable *segments;        /* SegmentEntry */
     GHashTable *bodies, *body_scopes; /* SegmentEntry, Entry: the same of bodies (body.h) */
     GArray *frames;              /* FrameEntry, in the order in which they came */
@@ -133,6 +133,7 @@ LowerCache *lower_cache_new(void)
     LowerCache *cache = g_new0(LowerCache, 1);
     cache->graphs = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
     cache->scopes = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
+    cache->stocks = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
     cache->kept = g_hash_table_new_full(plan_key_hash, plan_key_equal, NULL, entry_free);
     cache->segments = g_hash_table_new_full(segment_key_hash, segment_key_equal, NULL, segment_entry_free);
     cache->bodies = g_hash_table_new_full(segment_key_hash, segment_key_equal, NULL, segment_entry_free);
@@ -155,6 +156,7 @@ void lower_cache_free(LowerCache *cache)
         g_hash_table_unref(cache->body_scopes);
         g_hash_table_unref(cache->scopes);
         g_hash_table_unref(cache->kept);
+        g_hash_table_unref(cache->stocks);
         g_hash_table_unref(cache->graphs);
         intern_free(cache->contents);
         g_array_unref(cache->prices);
@@ -306,10 +308,10 @@ const CacheStock *lower_cache_stock(LowerCache *cache, const Plan *plan, const M
 {
     PlanKey key;
     scope_key(plan, &key);
-    Entry *entry = find_entry(cache, cache->scopes, plan, &key);
+    Entry *entry = find_entry(cache, cache->stocks, plan, &key);
     if (entry->stock == NULL) {
         entry->stock = cache_stock_new(plan, graphs);
-        cache->size_bytes += cache_stock_size_bytes(entry->stock);
+        cache->graph_bytes += cache_stock_size_bytes(entry->stock);
     }
     return entry->stock;
 }

@@ -55,6 +55,19 @@ static gboolean sample_groups(RunGroups *groups, GError **error)
     return TRUE;
 }
 
+GPtrArray *run_groups_routings(RunCache *cache, const Plan *plan, GError **error)
+{
+    RunGroups groups = {.cache = cache, .plan = plan, .n_all = plan->dp_replicate * plan->efsdp};
+    if (!routing_is_needed(plan)) {
+        return run_routings_new();
+    }
+    if (!sample_groups(&groups, error)) {
+        run_groups_clear(&groups);
+        return NULL;
+    }
+    return groups.routings;
+}
+
 /* Time of all instructions of a program one after the other. */
 static SimTime serial_ns(const Program *program)
 {

@@ -26,6 +26,9 @@ typedef struct RunGroups {
     GPtrArray *programs; /* Program in time of each group that is simulated, the slowest alone first */
 } RunGroups;
 
+/* Loads of the groups that a plan samples, as in RunGroups; NULL: they do not fit the plan. Caller unrefs. */
+GPtrArray *run_groups_routings(struct RunCache *cache, const Plan *plan, GError **error);
+
 /* Samples the groups of a plan and lowers their programs (through a cache, if not NULL). Fails on loads that do not fit the plan. */
 gboolean run_groups_init(RunGroups *groups, struct RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error);
 /* The same with the programs of all sampled groups, also of those that cannot decide. */

@@ -128,6 +128,8 @@ static void tell_tiers(const Teller *to, const char *key, const ResultTiers *tie
         integer(to, "host_capacity_bytes", tiers->host_capacity_bytes);
         integer(to, "hbm_budget_bytes", tiers->hbm_budget_bytes);
         integer(to, "ddr_budget_bytes", tiers->ddr_budget_bytes);
+        integer(to, "hbm_held_bytes", tiers->hbm_held_bytes);
+        integer(to, "ddr_held_bytes", tiers->ddr_held_bytes);
         tell_kept(to, "kept", tiers->kept);
         end(to);
     }

@@ -8,6 +8,43 @@
  */
 enum { CACHED_BYTES_MAX = 64 << 20, CACHED_BYTES_MORE = 16 << 20, LASTING_BYTES_MAX = 64 << 20 };
 
+static void plan_unref(void *plan)
+{
+    plan_free(plan);
+}
+
+static void trials_start(TrialMemo *trials)
+{
+    *trials = (TrialMemo){intern_new(), intern_new(), g_ptr_array_new_with_free_func(plan_unref), g_array_new(FALSE, TRUE, sizeof(TrialShown))};
+}
+
+static void trials_end(TrialMemo *trials)
+{
+    intern_free(trials->plans);
+    intern_free(trials->keys);
+    g_ptr_array_unref(trials->alive);
+    g_array_unref(trials->shown);
+}
+
+/* The plan without what names it and without its budgets, which `place` says more of. */
+static guint32 number_of_plan(TrialMemo *trials, const Plan *plan)
+{
+    Plan key;
+    gboolean is_new;
+    G_STATIC_ASSERT(sizeof key % 8 == 0);
+    memcpy(&key, plan, sizeof key);
+    key.extra_refs = 0;
+    key.owner = NULL;
+    key.name = NULL;
+    key.warnings = NULL;
+    key.cache_hbm_bytes = key.cache_ddr_bytes = 0;
+    guint32 number = intern_bytes(trials->plans, &key, sizeof key, &is_new);
+    if (is_new) {
+        g_ptr_array_add(trials->alive, (Plan *)(uintptr_t)plan_ref(plan));
+    }
+    return number;
+}
+
 RunCache *run_cache_new(void)
 {
     RunCache *cache = g_new0(RunCache, 1);
@@ -16,7 +53,31 @@ RunCache *run_cache_new(void)
     cache->ledgers = ledger_memo_new();
     cache->facts = g_hash_table_new_full(NULL, NULL, NULL, g_free);
     cache->kept = g_array_new(FALSE, TRUE, sizeof(KeptBytes));
+    trials_start(&cache->trials);
     return cache;
+}
+
+TrialShown *run_cache_trial(RunCache *cache, const Plan *plan, const void *place, size_t n_bytes)
+{
+    TrialMemo *trials = &cache->trials;
+    g_autofree guint64 *words = g_malloc(n_bytes + sizeof *words);
+    gboolean is_new;
+    words[0] = number_of_plan(trials, plan);
+    memcpy(words + 1, place, n_bytes);
+    guint32 key = intern_bytes(trials->keys, words, n_bytes + sizeof *words, &is_new);
+    if (is_new) {
+        g_array_set_size(trials->shown, key + 1);
+    }
+    return &g_array_index(trials->shown, TrialShown, key);
+}
+
+void run_cache_trim_trials(RunCache *cache)
+{
+    enum { TRIALS_BYTES_MAX = 16 << 20 };
+    if (intern_size_bytes(cache->trials.keys) + intern_size_bytes(cache->trials.plans) > TRIALS_BYTES_MAX) {
+        trials_end(&cache->trials);
+        trials_start(&cache->trials);
+    }
 }
 
 static void routing_destroy(void *routing)
@@ -56,6 +117,7 @@ void run_cache_free(RunCache *cache)
 {
     if (cache != NULL) {
         forget_routings(cache);
+        trials_end(&cache->trials);
         step_memo_free(cache->steps); /* it holds segments, whose graphs are those of `lowered` */
         g_hash_table_unref(cache->facts);
         g_array_unref(cache->kept);

@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "sim/base/intern.h"
 #include "workloads/lower/lower.h"
 #include "workloads/run/ledger.h"
 #include "workloads/run/plan-facts.h"
@@ -16,6 +17,17 @@ typedef struct KeptBytes {
     double selected; /* when results of memory.keep stay */
 } KeptBytes;
 
+typedef struct TrialShown {
+    gboolean is_known, fits;
+    double step_s;
+} TrialShown;
+
+typedef struct TrialMemo {
+    Intern *plans, *keys;
+    GPtrArray *alive; /* Plan: by number of the interned; equal addresses mean equal things while these live */
+    GArray *shown;    /* TrialShown, by key */
+} TrialMemo;
+
 struct RunCache {
     LowerCache *lowered;
     StepMemo *steps;
@@ -27,8 +39,18 @@ struct RunCache {
     RoutingSpec even_spec; /* of balanced experts that were asked for last, and the load of the fullest over the mean; 0 = none */
     double even_load;
     GArray *kept;      /* KeptBytes by scope of `lowered` */
+    TrialMemo trials;
     gboolean verifies;
 };
+
+/*
+ * What a trial (budget-trials.h) of a plan showed, found again by what makes it: the plan but for its budgets, how the loss is cut, and
+ * what is kept where (n_bytes, a multiple of 8). Borrowed until the next call; all zero when it is new, to be filled.
+ */
+TrialShown *run_cache_trial(RunCache *cache, const Plan *plan, const void *place, size_t n_bytes);
+
+/* Forgets trials if they take too much. Call between searches. */
+void run_cache_trim_trials(RunCache *cache);
 
 /* An empty list of groups' loads, which it owns. */
 GPtrArray *run_routings_new(void);

@@ -31,23 +31,8 @@ Plan *session_plan(Session *session, json_t *value, const char *name, const char
     return plan_from_json_cached(session->plans, value, name, base_dir, error);
 }
 
-/* Whatever either of two plans does. */
-static Bound lesser(const Bound *a, const Bound *b)
-{
-    return (Bound){
-        .step_ns = MIN(a->step_ns, b->step_ns),
-        .layers_ns = MIN(a->layers_ns, b->layers_ns),
-        .operators_ns = MIN(a->operators_ns, b->operators_ns),
-        .once_ns = MIN(a->once_ns, b->once_ns),
-        .peak_bytes = MIN(a->peak_bytes, b->peak_bytes),
-        .layers_bytes = MIN(a->layers_bytes, b->layers_bytes),
-        .static_bytes = MIN(a->static_bytes, b->static_bytes),
-        .operators_bytes = MIN(a->operators_bytes, b->operators_bytes),
-    };
-}
-
-/* Of one of the plans whose steps are as short as any that a run tries. */
-static gboolean bound_trial(Session *session, const Plan *plan, gboolean is_open, const ModelGraph *graphs, Bound *ret_bound, GError **error)
+/* Of a plan whose step is as short as any that a run tries. */
+static gboolean bound_trial(Session *session, const Plan *plan, gboolean finds, const ModelGraph *graphs, Bound *ret_bound, GError **error)
 {
     RunGroups groups;
     if (!run_groups_init_all(&groups, session->runs, plan, graphs, error)) {
@@ -55,7 +40,7 @@ static gboolean bound_trial(Session *session, const Plan *plan, gboolean is_open
     }
     const Program *program = g_ptr_array_index(groups.programs, 0);
     bound_of_program(program, ret_bound);
-    if (groups.routings->len > 0 || is_open) {
+    if (groups.routings->len > 0 || finds) {
         /* a hottest program's rank is the hottest in every layer at once: none holds all of that; an open plan holds what it finds */
         ret_bound->peak_bytes = ret_bound->layers_bytes = ret_bound->static_bytes;
         ret_bound->operators_bytes = 0;
@@ -74,17 +59,8 @@ gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, GEr
 {
     run_cache_trim(session->runs, plan);
     const ModelGraph *graphs = lower_cache_graphs(session->runs->lowered, plan);
-    Bound least;
-    for (size_t i = 0; i < trials_n_bounds(plan); i++) {
-        Plan trial = trials_bound(plan, i);
-        Bound bound;
-        if (!bound_trial(session, &trial, plan_is_open(plan), graphs, &bound, error)) {
-            return FALSE;
-        }
-        least = i == 0 ? bound : lesser(&least, &bound);
-    }
-    *ret_bound = least;
-    return TRUE;
+    Plan trial = trials_bound(plan);
+    return bound_trial(session, &trial, trials_are_needed(plan), graphs, ret_bound, error);
 }
 
 double session_flops_per_token(Session *session, const Plan *plan)

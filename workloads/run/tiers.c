@@ -111,14 +111,14 @@ static int64_t counted_host_bytes(const Plan *plan, const ModelGraph *graphs, co
     return ledger_run(program, 0, &even, NULL) ? even.host_peak_bytes : worst;
 }
 
-/* Budgets are shared out at even loads, so that all ranks decide alike; a rank that gets more rows keeps more. */
+/* Policies play at even loads, so that all ranks decide alike; a rank that gets more rows keeps more. The choice knows (trials.h). */
 static void warn_skewed(const Plan *plan, int64_t host_bytes, Result *result)
 {
-    if (plan->optimizer_offload || host_bytes <= plan->cache_ddr_bytes) {
+    if (plan->optimizer_offload || plan->cache_policy == CACHE_CHOICE || host_bytes <= plan->cache_ddr_bytes) {
         return;
     }
     g_autofree char *held = quantity_format_bytes(host_bytes), *budget = quantity_format_bytes(plan->cache_ddr_bytes);
-    g_ptr_array_add(result->warnings, g_strdup_printf("memory.cache.ddr_bytes %s is shared out at even loads: the rank with the most rows holds %s",
+    g_ptr_array_add(result->warnings, g_strdup_printf("memory.cache.ddr_bytes %s is what a policy fills at even loads: the rank with the most rows holds %s",
                                                       budget, held));
 }
 
