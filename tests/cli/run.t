@@ -165,7 +165,7 @@ $ moesim budget.json | grep -c 'memory.cache.hbm_bytes "fit": '
 
 # A cache that chooses takes no more of a budget than there is room for.
 $ sed 's/lru/choice/' budget.json > choice.json; moesim choice.json | grep -e fits -e 'budgets used'
-~ Memory      * of 39.40 GiB: fits
+~ Memory      * of * GiB: fits
 ~   largest loss.seq_chunk that fits: * tokens
 ~   budgets used: * of 60.00 GiB in HBM, 0.00 of 0.00 GiB in DDR
 ? 0

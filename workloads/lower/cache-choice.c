@@ -93,6 +93,16 @@ static double fill_up(const Choice *choice, int64_t hbm_bytes, int64_t ddr_bytes
     return choice_fill(choice, hbm_bytes + *ret_ddr, ret_counts);
 }
 
+int64_t cache_most_kept(const Choice *choice)
+{
+    int64_t bytes = 0;
+    for (int k = 0; k < choice->n_kinds; k++) {
+        const ChoiceKind *kind = &choice->kinds[k];
+        bytes += kind->hull != NULL ? kind->n_layers * corner_at(kind, (int)kind->hull->len - 1)->bytes : 0;
+    }
+    return bytes;
+}
+
 int64_t cache_most_ddr(const Choice *choice)
 {
     return (int64_t)link_bytes(choice, choice->forward_s);

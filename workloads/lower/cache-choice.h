@@ -54,6 +54,9 @@ typedef struct CacheBudget {
 /* Where each item goes; ret_place[n items] gets KEEP_NOT, KEEP_HBM or KEEP_DDR. */
 void cache_choose(const Choice *choice, const GArray *items, const CacheBudget *budget, guint8 *ret_place);
 
+/* Bytes of everything that is worth keeping at any price. */
+int64_t cache_most_kept(const Choice *choice);
+
 /* Most bytes of DDR that any budget uses: what the link carries beside the forward pass. */
 int64_t cache_most_ddr(const Choice *choice);
 

@@ -8,7 +8,7 @@
 #include "workloads/run/trials.h"
 
 /* Places of the grid; where loads are drawn a trial costs ten times as much. */
-static const BudgetSpace even_grid = {.n_hbm = 512, .n_ddr = 64, .stride = 8}, drawn_grid = {.n_hbm = 128, .n_ddr = 32, .stride = 8};
+static const BudgetSpace even_grid = {.n_hbm = 512, .n_ddr = 48, .stride = 4}, drawn_grid = {.n_hbm = 128, .n_ddr = 24, .stride = 4};
 
 /* What a candidate takes. */
 typedef struct Candidate {
@@ -159,9 +159,7 @@ BudgetTrials *budget_trials_new(RunCache *cache, const Plan *plan, GError **erro
     trials->space.measure = measure;
     trials->space.self = trials;
     const CacheStock *stock = stock_of(trials);
-    for (guint k = 0; k < stock->items->len; k++) {
-        trials->hbm_most += g_array_index(stock->items, CacheItem, k).bytes;
-    }
+    trials->hbm_most = MIN(cache_most_kept(&stock->choice), plan->cluster->device->usable_bytes);
     trials->place_bytes = (stock->items->len + 7) / 8 * 8;
     trials->needs = cache_needs_new(&trials->view, lower_cache_graphs(cache->lowered, &trials->view), stock, routings);
     trials->candidates = g_hash_table_new_full(NULL, NULL, NULL, candidate_free);
