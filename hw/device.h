@@ -82,8 +82,10 @@ typedef struct Device {
     SimTime checkpoint_tensor_ns;    /* … and per tensor that its operators hand to be kept */
     SimTime fsdp_group_ns;           /* host time of one FSDP unshard, wait, reshard or reduce call */
     double fsdp_copy_in_bytes_per_s; /* of one shard of a group's gradients: host work before they are copied into one buffer; 0 = none */
+    SimTime host_page_ns;            /* host time of a page that came fresh from the system, when it is first written */
     SimTime host_sync_ns;            /* host time of one synchronisation after the device is done */
-    SimTime optimizer_launch_ns;     /* host time per optimizer launch */
+    SimTime optimizer_tensor_ns;     /* host time per tensor that an optimizer steps, before its first launch … */
+    SimTime optimizer_launch_ns;     /* … and per launch */
     double host_update_bytes_per_s; /* DDR traffic of an optimizer step on the host cores of one GPU, copies included; 0 = unknown */
     SimTime kernel_gap_ns;           /* device idle time between dependent kernels of one stream */
 

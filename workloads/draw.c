@@ -62,6 +62,7 @@ static const DrawField fields[] = {
     {"memory.offload_min_bytes", "1|1|600"},
     {"memory.offload_layers", "|||1|2"},
     {"memory.expandable_segments", "||true"},
+    {"memory.host_keeps_pages", "||true"},
     {"loss.seq_chunk", "||1|2|4"},
     {"loss.vocab_chunk", "||7|20"},
     {"loss.index_kl_coeff", "||1|0.3"},

@@ -69,6 +69,7 @@ void fsdp_group_add(FsdpGroup *group, const Plan *plan, const Graph *graph, Para
         group->padded_numel += shard * group->n_shards;
         if (fsdp_has_grad(param)) {
             group->n_trainable++;
+            copy_in_add(&group->copy_in, dtype_bytes(plan->reduce, shard));
             group->trainable_numel += fsdp_local_numel(plan, param);
             group->trainable_shard_numel += shard;
             group->trainable_padded_numel += shard * group->n_shards;
@@ -443,12 +444,6 @@ void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int 
     }
 }
 
-/* torch's chunk_cat tells each block of its kernel where it reads: the host fills a table as long as one shard has blocks. */
-static SimTime copy_in_host_ns(const Device *device, int64_t shard_bytes)
-{
-    return device->fsdp_copy_in_bytes_per_s > 0 ? quantity_ns((double)shard_bytes / device->fsdp_copy_in_bytes_per_s) : 0;
-}
-
 void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, int last_reduce, gboolean first)
 {
     const Plan *plan = emitter->plan;
@@ -466,7 +461,7 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
         keep_grads(emitter, group, arg, grads, first);
         return;
     }
-    emit_host(emitter, emitter->device->fsdp_group_ns + copy_in_host_ns(emitter->device, shard));
+    emit_host(emitter, emitter->device->fsdp_group_ns + group->copy_in_ns);
     if (last_reduce >= 0) {
         fsdp_release_reduce(emitter, last_reduce);
     }

@@ -26,6 +26,7 @@
  */
 #pragma once
 
+#include "workloads/lower/copy-in.h"
 #include "workloads/lower/emit.h"
 
 enum { FSDP_FLAT, FSDP_CAST, FSDP_REDUCE_IN, FSDP_REDUCE_OUT, FSDP_GRAD, FSDP_HOST_GRAD, FSDP_STATES, FSDP_PARAMS };
@@ -58,6 +59,8 @@ typedef struct FsdpGroup {
     int64_t trainable_shard_numel;
     int64_t trainable_padded_numel;
     int64_t trainable_numel;
+    CopyInTable copy_in;  /* of the gradients */
+    SimTime copy_in_ns;   /* host time that it takes */
     CollPrice gather, reduce, replica;
 } FsdpGroup;
 

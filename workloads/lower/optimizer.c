@@ -271,6 +271,7 @@ static void start_round(Lowering *lowering, const WholeRound *round, GArray *wor
         emit_wait(emitter, STREAM_COMPUTE, stage_token(STAGE, WHOLE_MOMENTUM_THERE));
     }
     optim_muon_momentum_cost(&piece, lowering->plan->moments, works);
+    emit_host(emitter, round->n * emitter->device->optimizer_tensor_ns);
     emit_works(emitter, works, LABEL_OPTIMIZER);
     emit_value(emitter, STREAM_COMPUTE, VALUE_DIRECTION, STAGE - 1);
     emit_operand(emitter, stage_buffer(STAGE, WHOLE_SLICES));
@@ -403,6 +404,7 @@ static void lower_pieces(Lowering *lowering)
     }
     optim_class(OPTIM_adamw)->cost((const OptimPiece *)(void *)pieces->data, (int)pieces->len, lowering->plan->moments, works);
     int segment = lowering_start_segment(lowering, NULL, "optimizer", NULL);
+    emit_host(&lowering->emitter, pieces->len * lowering->emitter.device->optimizer_tensor_ns);
     emit_works(&lowering->emitter, works, LABEL_OPTIMIZER);
     lowering_add_call(lowering, segment, -1, 0);
 }

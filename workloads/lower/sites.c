@@ -51,6 +51,8 @@ static gboolean is_no_head_param(const GraphParam *param)
     return param->role != PARAM_HEAD;
 }
 
+enum { N_END_GROUPS = 2 }; /* of program->groups: the root's and the head's */
+
 /* Embedding, final norm, and the head unless it is a group of its own. */
 static void place_ends(Lowering *lowering)
 {
@@ -67,6 +69,29 @@ static void place_ends(Lowering *lowering)
     fsdp_group_price(head, plan);
     lowering->root = group_site(lowering, root, -2, -1);
     lowering->head = group_site(lowering, head, -3, -1);
+}
+
+/*
+ * What copy-ins cost the host, once all tables are known. The largest is asked for among those that do not depend on how the
+ * loss is cut, as segments of layers must not: the layers' own, and that of the ends without the head.
+ */
+static void price_copy_ins(Lowering *lowering)
+{
+    const Plan *plan = lowering->plan;
+    GPtrArray *groups = lowering->program->groups;
+    FsdpGroup *ends = fsdp_group_new(plan, GROUP_DENSE);
+    fsdp_group_add(ends, plan, lowering->graphs->embedding, PARAM_DENSE, NULL);
+    fsdp_group_add(ends, plan, lowering->graphs->head, PARAM_DENSE, is_no_head_param);
+    int64_t largest = ends->copy_in.capacity_bytes;
+    fsdp_group_free(ends);
+    for (guint i = N_END_GROUPS; i < groups->len; i++) {
+        largest = MAX(largest, ((const FsdpGroup *)g_ptr_array_index(groups, i))->copy_in.capacity_bytes);
+    }
+    for (guint i = 0; i < groups->len; i++) {
+        FsdpGroup *group = g_ptr_array_index(groups, i);
+        int64_t fresh = plan->host_keeps_pages ? 0 : copy_in_fresh_bytes(&group->copy_in, largest);
+        group->copy_in_ns = copy_in_host_ns(plan->cluster->device, &group->copy_in, fresh);
+    }
 }
 
 static void place_layers(Lowering *lowering)
@@ -159,6 +184,7 @@ void lowering_start(Lowering *lowering, gint32 *head_frame, gint32 *embedding_fr
     lowering->boundary = lowering_take_buffers(lowering, (int)(graphs->n_layers + 1) * N_BOUNDARY);
     place_ends(lowering);
     place_layers(lowering);
+    price_copy_ins(lowering);
     count_rows(lowering);
     lowering->swap_tokens = g_new0(gint32, graphs->n_layers);
     lowering->frames = g_new0(gint32, graphs->n_layers);

@@ -122,5 +122,6 @@ void plan_read_memory(Plan *plan, JsonObject *root)
     read_cache(plan, object);
     read_offload(plan, object);
     plan->expandable_segments = json_object_bool(object, "expandable_segments", FALSE);
+    plan->host_keeps_pages = json_object_bool(object, "host_keeps_pages", FALSE);
     json_object_end(object);
 }

@@ -105,6 +105,7 @@ typedef struct Plan {
     double index_kl_coeff;          /* of the KL loss that trains indexers; 0 = they are frozen */
     gboolean seq_chunk_fits; /* "fit": the chunk with which the step is fastest; a run finds out */
     gboolean expandable_segments; /* of the caching allocator */
+    gboolean host_keeps_pages;    /* freed host memory stays with the process, whatever glibc's thresholds start at */
     PlanOptimizer optimizer;
     gboolean muon_per_head;  /* rows of q, k and v are orthogonalised head by head */
     gboolean layer_wise;     /* with ZeRO-1: whole tensors are dealt to ranks (lower/deal.h), not elements of each */
