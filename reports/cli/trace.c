@@ -272,17 +272,18 @@ static void append_kernels(Writer *writer)
 /* Says which micro-batches are left out, at the end of the last one that is shown. */
 static void append_fold(Writer *writer, const RecordPhase *phase)
 {
-    const RunRecord *record = writer->record;
+    int64_t first, n = run_record_hidden(writer->record, &first);
     event_start(writer, "i", phase->rank_class, TRACK_PHASES);
     event_at(writer, phase->end_ns);
     g_string_append_printf(writer->out,
                            ",\"s\":\"p\",\"name\":\"micro-batches %" PRId64 " to %" PRId64 " are alike and not shown\"}",
-                           record->n_shown_repeats + 1, record->n_repeats);
+                           first, first + n - 1);
 }
 
 static void append_phases(Writer *writer)
 {
     const RunRecord *record = writer->record;
+    int64_t first_hidden, n_hidden = run_record_hidden(record, &first_hidden);
     for (guint i = 0; i < record->phases->len; i++) {
         const RecordPhase *phase = &g_array_index(record->phases, RecordPhase, i);
         event_start(writer, "X", phase->rank_class, TRACK_PHASES);
@@ -293,8 +294,7 @@ static void append_phases(Writer *writer)
             g_string_append_printf(writer->out, "\"micro_batch\":%d", phase->micro_batch);
         }
         g_string_append(writer->out, "}}");
-        if (phase->phase == PHASE_BACKWARD && phase->micro_batch == record->n_shown_repeats &&
-            record->n_repeats > record->n_shown_repeats) {
+        if (phase->phase == PHASE_BACKWARD && n_hidden > 0 && phase->micro_batch == first_hidden - 1) {
             append_fold(writer, phase);
         }
     }
@@ -347,6 +347,7 @@ static void append_step(const Writer *writer)
 static void append_head(const Writer *writer)
 {
     const RunRecord *record = writer->record;
+    int64_t first_hidden, n_hidden = run_record_hidden(record, &first_hidden);
     g_autoptr(GString) classes = g_string_new(NULL);
     for (guint c = 0; c < record->programs->len; c++) {
         if (record->shown[c]) {
@@ -357,8 +358,8 @@ static void append_head(const Writer *writer)
     append_text_arg(writer->out, "model", writer->plan->model->name);
     append_int_arg(writer->out, "classes_of_ranks", (int64_t)record->programs->len);
     append_text_arg(writer->out, "classes_shown", classes->str);
-    append_int_arg(writer->out, "micro_batches", 1 + record->n_repeats);
-    append_int_arg(writer->out, "micro_batches_shown", 1 + record->n_shown_repeats);
+    append_int_arg(writer->out, "micro_batches", writer->plan->n_micro_batches);
+    append_int_arg(writer->out, "micro_batches_shown", writer->plan->n_micro_batches - n_hidden);
     if (record->programs->len > 1) {
         append_text_arg(writer->out, "ranks", "those of the slowest expert-parallel group, one by one; the result's step is "
                                               "at least as long: it takes the hottest rank of every layer");

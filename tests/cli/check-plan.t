@@ -69,6 +69,15 @@ way.json: the program computes what one rank computes
 way.json: the program computes what one rank computes
 ? 0
 
+# The same while another micro-batch computes.
+$ for way in all_to_all hierarchical all_gather deepep hybridep; do printf '{"model": {"config": "deepseek-v3", "overrides": {"num_hidden_layers": 5}}, "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 4}, "parallel": {"ep": 4, "sharding": "none"}, "precision": {"parameters": "bf16"}, "moe": {"dispatch": "%s", "overlap_micro_batches": true}, "memory": {"recompute": "selective", "keep": ["attention", "grouped_matmul"]}, "workload": {"seq_len": 64, "global_batch": 28}}' $way > way.json; moesim check way.json | head -1; done
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+way.json: the program computes what one rank computes
+? 0
+
 # The same in chunks of tokens, some kept and some computed again.
 $ for way in all_to_all hierarchical all_gather deepep hybridep; do printf '{"model": {"config": "kimi-k2-instruct", "overrides": {"num_hidden_layers": 2}}, "cluster": {"preset": "h200-sxm", "nodes": 2, "gpus_per_node": 2}, "parallel": {"ep": 4}, "moe": {"dispatch": "%s", "shared_overlap": true, "overlap_chunks": 4}, "memory": {"recompute": "selective", "keep": ["attention", "grouped_matmul"]}, "workload": {"seq_len": 64, "global_batch": 8}}' $way > way.json; moesim check way.json | head -1; done
 way.json: the program computes what one rank computes

@@ -94,7 +94,25 @@ static inline void random_loss_words(GString *words, uint64_t seed, gboolean has
     g_string_append(words, has_indexer && random_below(seed, 41, 2) == 0 ? " loss.index_kl_coeff=0.5" : "");
 }
 
-/* The words of a random plan; caller frees. Draws 0 to 44 of the seed. */
+/* Passes of two micro-batches side by side, where nothing else stands in their way. Draws 46 and 47. */
+static inline void random_interleaved_words(GString *words, uint64_t seed, int per_pass)
+{
+    static const char *const others[] = {"parallel.fsdp", "memory.cache", "memory.offload", "recompute=full", "overlap_chunks"};
+    for (size_t i = 0; i < G_N_ELEMENTS(others); i++) {
+        if (strstr(words->str, others[i]) != NULL) {
+            return;
+        }
+    }
+    if (strstr(words->str, "recompute=selective") != NULL && strstr(words->str, "scope=global_batch") != NULL) {
+        return;
+    }
+    g_string_append_printf(words,
+                           " moe.overlap_micro_batches=true moe.shared_overlap=false precision.parameters=bf16 parallel.sharding=%s "
+                           "workload.global_batch=%d",
+                           strstr(words->str, "layer_wise") != NULL || random_below(seed, 46, 2) == 0 ? "zero1" : "none", per_pass * (int)(2 + random_below(seed, 47, 7)));
+}
+
+/* The words of a random plan; caller frees. Draws 0 to 47 of the seed. */
 static inline char *random_plan_words(uint64_t seed)
 {
     static const int64_t eps[] = {1, 2, 4, 8};
@@ -147,5 +165,8 @@ static inline char *random_plan_words(uint64_t seed)
         random_exchange_words(words, seed, model >= 3);
     }
     random_loss_words(words, seed, !is_dense, !is_lora && model + 1 == G_N_ELEMENTS(random_models));
+    if (!is_dense && !alone && ep > 1 && random_below(seed, 45, 2) == 0) {
+        random_interleaved_words(words, seed, (int)(micro_batch * (int64_t)nodes * gpus));
+    }
     return g_string_free(words, FALSE);
 }

@@ -28,6 +28,12 @@ static const FoldCase cases[] = {
      "model=olmoe-1b-7b cluster.nodes=1 workload.global_batch=96 parallel.ep=4 workload.routing.kind=zipf workload.routing.exponent=1.0", TRUE},
     {"experts over nodes",
      "model=qwen3-30b-a3b cluster.nodes=4 workload.global_batch=384 parallel.ep=16 memory.recompute=full workload.routing.kind=zipf", TRUE},
+    {"passes side by side",
+     "model=qwen3-30b-a3b cluster.nodes=2 workload.global_batch=192 parallel.ep=16 parallel.sharding=zero1 precision.parameters=bf16 "
+     "moe.overlap_micro_batches=true", FALSE},
+    {"passes side by side, skewed",
+     "model=olmoe-1b-7b cluster.nodes=1 workload.global_batch=96 parallel.ep=4 parallel.sharding=none precision.parameters=bf16 "
+     "moe.overlap_micro_batches=true moe.dispatch=deepep workload.routing.kind=zipf workload.routing.exponent=1.0", FALSE},
     {"loss in chunks", "model=llama-3.1-8b cluster.nodes=1 workload.global_batch=96 loss.seq_chunk=1000", TRUE},
     {"attention residuals", "model=kimi-k3-mini cluster.nodes=1 workload.global_batch=96 parallel.ep=2", FALSE},
 };

@@ -4,6 +4,8 @@
 #include "sim/base/error.h"
 
 #define BASE "model.config=qwen3-30b-a3b cluster.preset=h200-sxm cluster.gpus_per_node=8 "
+/* passes of two micro-batches side by side */
+#define BESIDE BASE "parallel.ep=4 moe.overlap_micro_batches=true precision.parameters=bf16 parallel.sharding=zero1 workload.global_batch=24 "
 #define DENSE "model.config=llama-3.1-8b cluster.preset=h200-sxm cluster.gpus_per_node=8 "
 
 typedef struct PlanCase {
@@ -72,6 +74,16 @@ static const PlanCase refused[] = {
     {BASE "parallel.ep=4 moe.overlap_chunks=4 workload.seq_len=3", "moe.overlap_chunks", "more than the 3 tokens of a micro-batch"},
     {BASE "parallel.ep=4 moe.overlap_chunks=2 moe.capacity_factor=1 moe.pad_to_capacity=true", "moe.overlap_chunks", "leave one of them out"},
     {DENSE "moe.overlap_chunks=2", "moe", "has no experts; leave it out"},
+    {DENSE "moe.overlap_micro_batches=true", "moe", "has no experts; leave it out"},
+    {BASE "moe.overlap_micro_batches=true", "moe.overlap_micro_batches", "without expert parallelism no rows travel"},
+    {BESIDE "workload.global_batch=8", "moe.overlap_micro_batches", "a step has one micro-batch"},
+    {BESIDE "moe.overlap_chunks=2", "moe.overlap_micro_batches", "leave the others out"},
+    {BESIDE "parallel.sharding=fsdp", "moe.overlap_micro_batches", "set parallel.sharding to \"zero1\" or \"none\""},
+    {BESIDE "memory.recompute=full", "moe.overlap_micro_batches", "set memory.recompute to \"none\" or \"selective\""},
+    {BESIDE "memory.offload_fraction=0.5", "moe.overlap_micro_batches", "leave memory.cache and memory.offload_fraction out"},
+    {BESIDE "memory.recompute=selective memory.cache.hbm_bytes=1GiB", "moe.overlap_micro_batches", "leave memory.cache"},
+    {BESIDE "memory.recompute=selective moe.aux_loss_coeff=0.1 moe.aux_loss_scope=global_batch", "moe.overlap_micro_batches",
+     "set moe.aux_loss_scope to \"micro_batch\""},
     {BASE "parallel.ep=4 moe.shared_overlap=true", "moe", "the model has no shared experts"},
     {DENSE "moe.dispatch=deepep", "moe", "has no experts; leave it out"},
     {BASE "optimizer.kind=muom", "optimizer.kind", "muon"},

@@ -138,10 +138,19 @@ void lowering_emit_pass(Lowering *lowering, const SegmentKey *key, const LayerPa
     body_emit(body, pass);
 }
 
+Call lowering_new_call(int segment, int64_t layer, int64_t micro_batch)
+{
+    return (Call){.segment = segment, .layer = (gint32)layer, .micro_batch = (gint32)micro_batch};
+}
+
+void lowering_append_call(Lowering *lowering, Call call)
+{
+    g_array_append_val(lowering->program->calls, call);
+}
+
 Call *lowering_add_call(Lowering *lowering, int segment, int64_t layer, int64_t micro_batch)
 {
-    Call call = {.segment = segment, .layer = (gint32)layer, .micro_batch = (gint32)micro_batch};
-    g_array_append_val(lowering->program->calls, call);
+    lowering_append_call(lowering, lowering_new_call(segment, layer, micro_batch));
     return &g_array_index(lowering->program->calls, Call, lowering->program->calls->len - 1);
 }
 
@@ -151,9 +160,9 @@ void lowering_call_group(Call *call, int arg, const GroupSite *site)
     call->args[arg + 1] = site->token;
 }
 
-gint32 lowering_boundary(const Lowering *lowering, int64_t value)
+gint32 lowering_boundary(const StepSide *side, int64_t value)
 {
-    return lowering->boundary + (gint32)(value * N_BOUNDARY);
+    return side->boundary + (gint32)(value * N_BOUNDARY);
 }
 
 /*
@@ -172,15 +181,16 @@ int lowering_layer_sources(const Lowering *lowering, int64_t layer, int64_t *ret
     return n;
 }
 
-void lowering_call_sources(const Lowering *lowering, Call *call, const Graph *graph, int64_t layer)
+void lowering_call_sources(const StepState *state, Call *call, const Graph *graph, int64_t layer)
 {
+    const Lowering *lowering = state->lowering;
     int64_t values[CALL_ARGS_MAX];
     int n = lowering_layer_sources(lowering, layer, values), source = 0;
     for (guint i = 0; i < graph->inputs->len; i++) {
         const GraphTensor *input = graph_tensor(graph, g_array_index(graph->inputs, int, i));
         gboolean is_data = input->dtype == DTYPE_INT64;
         g_assert(is_data || source < n);
-        call->args[ARG_SOURCES + i] = is_data ? lowering->inputs : lowering_boundary(lowering, values[source++]);
+        call->args[ARG_SOURCES + i] = is_data ? lowering->inputs : lowering_boundary(&state->side, values[source++]);
     }
 }
 

@@ -25,6 +25,9 @@ typedef enum StepPart {
     N_BATCH_PARTS /* of a micro-batch */
 } StepPart;
 
+/* Appends a part of a micro-batch. */
+void lowering_part(StepState *state, StepPart part);
+
 /* Of the first micro-batch, of a later one, and the optimizer. */
 enum { N_STEP_PARTS = 2 * N_BATCH_PARTS + 1, PART_OPTIMIZER = N_STEP_PARTS - 1 };
 

@@ -33,8 +33,9 @@ enum { FSDP_FLAT, FSDP_CAST, FSDP_REDUCE_IN, FSDP_REDUCE_OUT, FSDP_GRAD, FSDP_HO
 
 /* Tokens that all groups share, from the base in call argument ARG_GLOBAL. */
 enum { TOKEN_COPY_OUT, TOKEN_REDUCED, TOKEN_CAST, TOKEN_GRADS_IN, TOKEN_EP_READY, TOKEN_HOST, TOKEN_HOST_DONE, TOKEN_SWAP_READY,
-       TOKEN_EP_DONE, /* one for each kind of exchange of a layer (walk_exchange_slot) */
-       N_EXCHANGE_KINDS = 3, N_GLOBAL_TOKENS = TOKEN_EP_DONE + N_EXCHANGE_KINDS * (TOKEN_CHUNKS_MAX + 1) };
+       TOKEN_EP_DONE, /* one for each kind of exchange of a layer (walk_exchange_slot), then one for each of a backward pass */
+       N_EXCHANGE_KINDS = 3, N_EXCHANGE_TOKENS = N_EXCHANGE_KINDS * (TOKEN_CHUNKS_MAX + 1),
+       N_GLOBAL_TOKENS = TOKEN_EP_DONE + 2 * N_EXCHANGE_TOKENS };
 
 /* Call arguments with a fixed meaning. */
 enum { ARG_GLOBAL, ARG_GROUP, ARG_GROUP_TOKEN, ARG_EXPERTS, ARG_EXPERTS_TOKEN, ARG_NEXT, ARG_NEXT_TOKEN, ARG_LAST_FLAT,

@@ -43,7 +43,7 @@ static Call *add_head_call(StepState *state, int segment, int64_t chunk)
     call->frame = state->head_frame;
     lowering_call_group(call, ARG_GROUP, &lowering->head);
     call->args[ARG_OUTPUT] = lowering->losses + (gint32)chunk * N_BOUNDARY;
-    lowering_call_sources(lowering, call, lowering->graphs->head, lowering->graphs->n_layers);
+    lowering_call_sources(state, call, lowering->graphs->head, lowering->graphs->n_layers);
     return call;
 }
 

@@ -373,6 +373,7 @@ void layer_backward(const LayerPass *pass, SaveMode mode, Place *grads)
     Walk walk;
     int pending = pass->reduce_pending ? ARG_LAST_REDUCE : -1;
     walk_init(&walk, pass, mode);
+    walk.in_backward = TRUE;
     pass->emitter->phase = PHASE_BACKWARD;
     pass->emitter->is_backward = TRUE;
     pass->emitter->is_selective = FALSE;

@@ -49,6 +49,9 @@ typedef struct LayerPass {
     const AllToAll *exchanges; /* of the layer, or of each of its chunks; NULL: it has none */
     int first_op, end_op;      /* range of operators; end_op 0 = all */
     int cut_tensor;            /* tensor that operators after the range read, or -1 */
+    /* Not NULL: called where rows have left and nobody waits for them yet; what follows goes into another segment. Not of a recomputation. */
+    void (*next_part)(void *owner);
+    void *owner;
 } LayerPass;
 
 /* Buffers of a frame for this graph; and how many more it has when something of it moves to DDR. */
@@ -60,7 +63,7 @@ int layer_tier_buffers(const Graph *graph);
  * backward its rows are back before the operator in front of that one runs. op itself: nothing stands between.
  *
  * Of chunks, no more than two are under way in one direction: a chunk's rows leave once those of the last but one have been sent
- * back. The columns that follow a chunk's tokens leave with them.
+ * back. The columns that follow tokens leave with them.
  */
 int layer_exchange_start(const Graph *graph, int op);
 
@@ -73,6 +76,12 @@ int layer_exchange_end(const Graph *graph, int op);
 
 /* Whether rows leave for the experts before the operator itself allocates: chunks all do, so that they leave in order. */
 gboolean layer_exchange_is_early(const Graph *graph, int op);
+
+/* The dispatch of the tokens that an exchange goes along with, or -1. */
+int layer_exchange_leader(const Graph *graph, int op);
+
+/* Whether a pass goes on in another segment behind the exchange of an operator, where it is cut at all (LayerPass.next_part). */
+gboolean layer_ends_part(const Graph *graph, int op);
 
 /* What a buffer of the frame is, in words; caller frees. */
 char *layer_buffer_name(const Graph *graph, gint32 buffer);

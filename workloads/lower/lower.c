@@ -3,6 +3,7 @@
 #include "workloads/lower/clock.h"
 #include "workloads/lower/copies.h"
 #include "workloads/lower/frame.h"
+#include "workloads/lower/interleave.h"
 
 ModelGraph *lower_graphs(const Plan *plan)
 {
@@ -61,9 +62,9 @@ static void forward_embedding(StepState *state)
     LayerPass pass = lowering_pass(lowering, graph, &lowering->rows[0]);
     layer_forward(&pass, SAVE_ALL);
     Call *call = lowering_add_call(lowering, segment, -1, state->micro_batch);
-    call->frame = state->embedding_frame;
+    call->frame = state->side.embedding_frame;
     call->args[ARG_SOURCES] = lowering->inputs;
-    call->args[ARG_OUTPUT] = lowering_boundary(lowering, 0);
+    call->args[ARG_OUTPUT] = lowering_boundary(&state->side, 0);
 }
 
 /* Group whose flat buffer a layer's forward pass leaves to the next wait (implicit prefetch): that of its last wait. */
@@ -120,18 +121,18 @@ static int forward_segment(StepState *state, int64_t layer)
     pass.exchanges = lowering_layer_exchanges(lowering, layer);
     pass.retention = lowering->retention->made[layer];
     pass.hooks = lowering->retention->hooks;
+    lowering_cut_pass(lowering, &pass);
     lowering_emit_pass(lowering, &key, &pass, emit_forward);
     return segment;
 }
 
-static void forward_layer(StepState *state, int64_t layer)
+Call lowering_forward_layer(StepState *state, int64_t layer)
 {
     Lowering *lowering = state->lowering;
     gboolean explicit_prefetch = lowering->plan->prefetch == PLAN_PREFETCH_EXPLICIT;
     gboolean gathers_next = explicit_prefetch && layer + 1 < lowering->graphs->n_layers;
-    int segment = forward_segment(state, layer);
-    Call *call = lowering_add_call(lowering, segment, layer, state->micro_batch);
-    call->frame = state->frames[layer];
+    Call made = lowering_new_call(forward_segment(state, layer), layer, state->micro_batch), *call = &made;
+    call->frame = state->side.frames[layer];
     lowering_call_group(call, ARG_GROUP, &lowering->layers[layer]);
     lowering_call_group(call, ARG_EXPERTS, &lowering->experts[layer]);
     if (gathers_next) {
@@ -140,11 +141,12 @@ static void forward_layer(StepState *state, int64_t layer)
     if (state->last_flat != NULL) {
         call->args[ARG_LAST_FLAT] = state->last_flat->buffer;
     }
-    call->args[ARG_OUTPUT] = lowering_boundary(lowering, layer + 1);
+    call->args[ARG_OUTPUT] = lowering_boundary(&state->side, layer + 1);
     call->args[ARG_SWAP] = lowering->swap_tokens[layer];
-    lowering_call_sources(lowering, call, lowering_layer_graph(lowering, layer), layer);
+    lowering_call_sources(state, call, lowering_layer_graph(lowering, layer), layer);
     state->last_flat = left_flat(lowering, layer);
     state->ahead = gathers_next ? &lowering->layers[layer + 1] : NULL;
+    return made;
 }
 
 /* Ends the forward pass: everything is issued, activations for backward are alive. */
@@ -212,17 +214,17 @@ static int backward_segment(StepState *state, int64_t layer, const GroupSite *ne
     pass.dying_source = key.dying_source;
     pass.retention = lowering->retention->found[layer];
     pass.hooks = lowering->retention->hooks;
+    lowering_cut_pass(lowering, &pass);
     lowering_emit_pass(lowering, &key, &pass, emit_backward);
     return segment;
 }
 
-static void backward_layer(StepState *state, int64_t layer)
+Call lowering_backward_layer(StepState *state, int64_t layer)
 {
     Lowering *lowering = state->lowering;
     const GroupSite *next = lowering->plan->reshard_after_forward && layer > 0 ? &lowering->layers[layer - 1] : NULL;
-    int segment = backward_segment(state, layer, next);
-    Call *call = lowering_add_call(lowering, segment, layer, state->micro_batch);
-    call->frame = state->frames[layer];
+    Call made = lowering_new_call(backward_segment(state, layer, next), layer, state->micro_batch), *call = &made;
+    call->frame = state->side.frames[layer];
     lowering_call_group(call, ARG_GROUP, &lowering->layers[layer]);
     lowering_call_group(call, ARG_EXPERTS, &lowering->experts[layer]);
     if (next != NULL) {
@@ -231,15 +233,16 @@ static void backward_layer(StepState *state, int64_t layer)
     if (state->last_reduce != NULL) {
         call->args[ARG_LAST_REDUCE] = state->last_reduce->buffer;
     }
-    call->args[ARG_OUTPUT] = lowering_boundary(lowering, layer + 1);
+    call->args[ARG_OUTPUT] = lowering_boundary(&state->side, layer + 1);
     call->args[ARG_SWAP] = lowering->swap_tokens[layer];
-    lowering_call_sources(lowering, call, lowering_layer_graph(lowering, layer), layer);
+    lowering_call_sources(state, call, lowering_layer_graph(lowering, layer), layer);
     for (int i = 0; i < 2; i++) {
         const GroupSite *site = i == 0 ? &lowering->experts[layer] : &lowering->layers[layer];
         if (site->group != NULL && fsdp_leaves_reduce(site->group)) {
             state->last_reduce = site;
         }
     }
+    return made;
 }
 
 /* Backward of the embedding; then the root group is freed and reduced, and the last reduce buffer waited for. */
@@ -275,12 +278,12 @@ static void backward_embedding(StepState *state)
         fsdp_release_reduce(emitter, last_reduce);
     }
     Call *call = lowering_add_call(lowering, segment, -1, state->micro_batch);
-    call->frame = state->embedding_frame;
+    call->frame = state->side.embedding_frame;
     lowering_call_group(call, ARG_GROUP, &lowering->root);
     call->args[ARG_EXPERTS] = state->head_frame;
     call->args[ARG_LAST_REDUCE] = state->last_reduce != NULL ? state->last_reduce->buffer : -1;
     call->args[ARG_SOURCES] = lowering->inputs;
-    call->args[ARG_OUTPUT] = lowering_boundary(lowering, 0);
+    call->args[ARG_OUTPUT] = lowering_boundary(&state->side, 0);
     state->last_reduce = NULL;
 }
 
@@ -307,10 +310,10 @@ static void swap(StepState *state, const SwapEvent *event)
         layer_swap(&pass, event->action, event->ops);
     }
     Call *call = lowering_add_call(lowering, segment, event->layer, state->micro_batch);
-    call->frame = state->frames[event->layer];
+    call->frame = state->side.frames[event->layer];
     call->args[ARG_SWAP] = lowering->swap_tokens[event->layer];
-    call->args[ARG_OUTPUT] = lowering_boundary(lowering, event->layer + 1);
-    lowering_call_sources(lowering, call, graph, event->layer);
+    call->args[ARG_OUTPUT] = lowering_boundary(&state->side, event->layer + 1);
+    lowering_call_sources(state, call, graph, event->layer);
 }
 
 /* Everything that moves between the tiers at one place of the step. */
@@ -326,18 +329,28 @@ static void swap_at(StepState *state, gint32 at)
     }
 }
 
-/* Parts of a micro-batch; frame.h says why there are such. */
-static void lower_part(StepState *state, StepPart part)
+void lowering_begin_forward(StepState *state)
+{
+    gather_root(state);
+    forward_embedding(state);
+}
+
+void lowering_end_backward(StepState *state)
+{
+    backward_embedding(state);
+    mark(state->lowering, PHASE_BACKWARD, state->micro_batch);
+}
+
+void lowering_part(StepState *state, StepPart part)
 {
     Lowering *lowering = state->lowering;
     int64_t n_layers = lowering->graphs->n_layers;
     switch (part) {
     case PART_TO_HEAD:
-        gather_root(state);
-        forward_embedding(state);
+        lowering_begin_forward(state);
         for (int64_t i = 0; i < n_layers; i++) {
             swap_at(state, retention_before_forward(lowering->retention, i));
-            forward_layer(state, i);
+            lowering_append_pass(lowering, lowering_forward_layer(state, i));
         }
         swap_at(state, retention_before_forward(lowering->retention, n_layers));
         return;
@@ -357,10 +370,9 @@ static void lower_part(StepState *state, StepPart part)
     case PART_FROM_HEAD:
         for (int64_t i = n_layers - 1; i >= 0; i--) {
             swap_at(state, retention_before_backward(lowering->retention, i));
-            backward_layer(state, i);
+            lowering_append_pass(lowering, lowering_backward_layer(state, i));
         }
-        backward_embedding(state);
-        mark(lowering, PHASE_BACKWARD, state->micro_batch);
+        lowering_end_backward(state);
         return;
     case N_BATCH_PARTS:
     default:
@@ -386,7 +398,11 @@ void lowering_clear(Lowering *lowering)
     g_free(lowering->exchanges);
     g_free(lowering->loads);
     g_free(lowering->swap_tokens);
-    g_free(lowering->frames);
+    g_free(lowering->sides[0].frames);
+    if (lowering->sides[1].frames != lowering->sides[0].frames) {
+        g_free(lowering->sides[1].frames);
+    }
+    g_array_unref(lowering->n_parts);
     retention_plan_free(lowering->retention);
     if (lowering->cache == NULL) {
         price_list_free(lowering->emitter.prices);
@@ -411,6 +427,7 @@ static void lower_parts(StepState *state, const LowerFrame *frame, StepParts *re
             state->micro_batch = 1;
             repeat->first = calls->len;
             repeat->times = lowering->plan->n_micro_batches - 1;
+            repeat->micro_batches = 1;
         }
         if (frame != NULL && !step_part_is_head(p)) {
             lower_frame_add_run(frame, p, lowering->program);
@@ -418,7 +435,7 @@ static void lower_parts(StepState *state, const LowerFrame *frame, StepParts *re
             lowering_optimizer(lowering);
         } else if (p < N_BATCH_PARTS || repeats) {
             StepState own = frame != NULL ? lower_frame_state(frame, p, lowering) : *state;
-            lower_part(&own, (StepPart)(p % N_BATCH_PARTS));
+            lowering_part(&own, (StepPart)(p % N_BATCH_PARTS));
             *state = own;
         }
         repeat->n = repeats && p >= N_BATCH_PARTS && p < PART_OPTIMIZER ? calls->len - repeat->first : repeat->n;
@@ -435,7 +452,8 @@ static Lowering new_lowering(LowerCache *cache, const Plan *plan, const ModelGra
     lowering.program = program_new();
     lowering.program->expandable_segments = plan->expandable_segments;
     lowering.emitter = (Emitter){.plan = plan, .device = plan->cluster->device, .prices = cache != NULL ? lower_cache_prices(cache, plan) : price_list_new()};
-    if (cache != NULL && routing == NULL) { /* loads have no name of their own */
+    /* loads have no name of their own; where passes interleave, a step has no parts */
+    if (cache != NULL && routing == NULL && !plan->moe.overlap_micro_batches) {
         lowering.scope = lower_cache_scope(cache, plan);
         lowering.loss_scope = lower_cache_loss_scope(cache, plan);
         lowering.body_scope = lower_cache_body_scope(cache, plan);
@@ -452,12 +470,18 @@ static void lower_all(Lowering *lowering, StepParts *ret_parts)
                               ? retention_plan_ref(lower_cache_retention(lowering->cache, lowering->plan, lowering->graphs))
                               : retention_plan_new(lowering->plan, lowering->graphs, NULL);
     lowering->retention_numbers = g_array_new(FALSE, TRUE, sizeof(gint32));
-    lowering_start(lowering, &state.head_frame, &state.embedding_frame);
-    state.frames = lowering->frames;
+    lowering->n_parts = g_array_new(FALSE, TRUE, sizeof(gint32));
+    lowering_start(lowering, &state.head_frame);
+    state.side = lowering->sides[0];
     if (lowering->plan->seq_chunk > 0) {
         lowering->cut = head_find_cut(lowering->graphs->head, &cut_tensor);
     }
-    lower_parts(&state, NULL, ret_parts);
+    if (lowering->plan->moe.overlap_micro_batches) {
+        lower_interleaved(&state);
+        lowering_optimizer(lowering);
+    } else {
+        lower_parts(&state, NULL, ret_parts);
+    }
     lowering_count_static(lowering);
 }
 

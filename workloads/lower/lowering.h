@@ -45,6 +45,13 @@ typedef struct GroupSite {
     gint32 buffer, token;
 } GroupSite;
 
+/* Buffers of a micro-batch that live from its forward to its backward pass. */
+typedef struct StepSide {
+    gint32 *frames;  /* [n_layers] */
+    gint32 boundary; /* first boundary buffer: value and gradient of each */
+    gint32 embedding_frame;
+} StepSide;
+
 typedef struct Lowering {
     const Plan *plan;
     const ModelGraph *graphs;
@@ -55,13 +62,13 @@ typedef struct Lowering {
     GHashTable *segments;  /* of this program, by their keys: for look-up alone */
     LowerCache *cache;     /* segments of other programs, or NULL */
     int scope, loss_scope, body_scope; /* in the cache */
-    gint32 *frames;        /* [n_layers] */
     GroupSite root, head;  /* head.group NULL: part of the root group */
     GroupSite *layers, *experts; /* [n_layers]; experts[i].group NULL: part of the layer's group */
     RowCounts *rows;       /* [n_layers] */
     AllToAll *exchanges;   /* [n_layers][chunks] */
     gint32 *loads;         /* [n_layers] */
-    gint32 boundary;       /* first boundary buffer: value and gradient of each */
+    StepSide sides[2];     /* of micro-batches with even and with odd numbers; the same unless two are alive at once */
+    GArray *n_parts;       /* gint32: of the pass of a layer whose first segment that is; 0 = one (LayerPass.next_part) */
     gint32 losses;         /* first loss buffer: value and gradient of each chunk; the last buffers of the program */
     gint32 balance_table;  /* buffer of what balancing has counted */
     gint32 whole_stages;   /* buffers of the rounds of whole matrices (whole.h) */
@@ -77,8 +84,8 @@ typedef struct Lowering {
 /* Everything that a micro-batch needs to know. */
 typedef struct StepState {
     Lowering *lowering;
-    gint32 *frames;
-    gint32 head_frame, embedding_frame;
+    StepSide side;
+    gint32 head_frame;
     int64_t micro_batch;
     const GroupSite *last_flat;   /* group whose flat buffer is still alive (implicit prefetch) */
     const GroupSite *last_reduce; /* group whose reduce buffer is pending */
@@ -100,7 +107,7 @@ const AllToAll *lowering_layer_exchanges(const Lowering *lowering, int64_t layer
 gint32 lowering_take_buffers(Lowering *lowering, int n);
 const Graph *lowering_layer_graph(const Lowering *lowering, int64_t layer);
 /* Lays out groups, frames and boundaries, and counts rows. */
-void lowering_start(Lowering *lowering, gint32 *head_frame, gint32 *embedding_frame);
+void lowering_start(Lowering *lowering, gint32 *head_frame);
 /* Takes the buffers of the losses. */
 void lowering_take_losses(Lowering *lowering);
 /* Frees what a lowering owns but its program. */
@@ -128,16 +135,31 @@ typedef void (*PassEmitter)(const LayerPass *pass, const SegmentKey *key);
 void lowering_emit_pass(Lowering *lowering, const SegmentKey *key, const LayerPass *pass, PassEmitter emit_pass);
 /* Key of a segment of the head or of a chunk of the loss: names what of the cut such segments see. */
 SegmentKey lowering_loss_key(const Lowering *lowering, SegmentKind what);
-/* Appends a call; valid until the next one. */
+/* A call whose arguments are still to come; appended; or at once: valid until the next one. */
+Call lowering_new_call(int segment, int64_t layer, int64_t micro_batch);
+void lowering_append_call(Lowering *lowering, Call call);
 Call *lowering_add_call(Lowering *lowering, int segment, int64_t layer, int64_t micro_batch);
 void lowering_call_group(Call *call, int arg, const GroupSite *site);
 /* First buffer (value, gradient) of a boundary value. */
-gint32 lowering_boundary(const Lowering *lowering, int64_t value);
+gint32 lowering_boundary(const StepSide *side, int64_t value);
 /* Boundary values that layer i reads (n_layers: the head); returns how many. */
 int lowering_layer_sources(const Lowering *lowering, int64_t layer, int64_t *ret_values);
-void lowering_call_sources(const Lowering *lowering, Call *call, const Graph *graph, int64_t layer);
+void lowering_call_sources(const StepState *state, Call *call, const Graph *graph, int64_t layer);
 /* Input of the graph that dies in its backward: the last boundary value it reads. */
 int lowering_dying_source(const Graph *graph);
+/*
+ * A layer's pass, still to be appended; state moves on. Of a pass that is cut (lowering_cut_pass) the first part: the others
+ * are the segments behind it, on the same arguments.
+ */
+Call lowering_forward_layer(StepState *state, int64_t layer);
+Call lowering_backward_layer(StepState *state, int64_t layer);
+/* Before a pass is emitted into a segment just started: it is to be cut where its rows travel, if passes interleave. */
+void lowering_cut_pass(Lowering *lowering, LayerPass *pass);
+/* Appends every part of a pass. */
+void lowering_append_pass(Lowering *lowering, Call first);
+/* What comes before the first layer's forward pass, and behind its backward pass, with the mark of the end. */
+void lowering_begin_forward(StepState *state);
+void lowering_end_backward(StepState *state);
 LayerPass lowering_pass(Lowering *lowering, const Graph *graph, const RowCounts *rows);
 /* The operator at which a chunked loss starts: the one that reads the head's matrix, and the tensor it reads. */
 int head_find_cut(const Graph *head, int *ret_tensor);

@@ -176,6 +176,13 @@ int64_t program_call_times(const Program *program, guint call)
     return call >= repeat->first && call < repeat->first + repeat->n ? repeat->times : 1;
 }
 
+int64_t program_micro_batch(const Program *program, guint call, int64_t n_done)
+{
+    const CallRepeat *repeat = &program->repeat;
+    gboolean repeats = call >= repeat->first && call < repeat->first + repeat->n;
+    return g_array_index(program->calls, Call, call).micro_batch + (repeats ? n_done * repeat->micro_batches : 0);
+}
+
 guint program_next_call(const Program *program, guint call, int64_t n_times, int64_t *n_done)
 {
     const CallRepeat *repeat = &program->repeat;

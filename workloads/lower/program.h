@@ -226,7 +226,8 @@ typedef struct Call {
 /* Calls that run several times in a row: micro-batches after the first are alike. */
 typedef struct CallRepeat {
     guint first, n;
-    int64_t times; /* in all; 0 = there is no such block */
+    int64_t times;         /* in all; 0 = there is no such block */
+    int64_t micro_batches; /* that a run of the block is ahead of the run before */
 } CallRepeat;
 
 /*
@@ -291,6 +292,9 @@ size_t segment_size_bytes(const Segment *segment);
 
 /* Times that a call of the list runs: 1, or those of the repeated block. */
 int64_t program_call_times(const Program *program, guint call);
+
+/* The micro-batch of a call, when the repeated block has been run n_done times through so far. */
+int64_t program_micro_batch(const Program *program, guint call, int64_t n_done);
 
 /* The call to run after `call`, when the repeated block has been run n_done times through so far; updates n_done. */
 guint program_next_call(const Program *program, guint call, int64_t n_times, int64_t *n_done);

@@ -176,32 +176,43 @@ void lowering_take_losses(Lowering *lowering)
     lowering->losses = lowering_take_buffers(lowering, (int)head_n_chunks(lowering) * N_BOUNDARY);
 }
 
-void lowering_start(Lowering *lowering, gint32 *head_frame, gint32 *embedding_frame)
+static StepSide take_side(Lowering *lowering)
+{
+    const ModelGraph *graphs = lowering->graphs;
+    StepSide side = {.frames = g_new0(gint32, graphs->n_layers)};
+    side.boundary = lowering_take_buffers(lowering, (int)(graphs->n_layers + 1) * N_BOUNDARY);
+    for (int64_t i = 0; i < graphs->n_layers; i++) {
+        const Graph *graph = lowering_layer_graph(lowering, i);
+        side.frames[i] = lowering_take_buffers(lowering, layer_frame_buffers(graph) + (lowering->retention->has_ddr ? layer_tier_buffers(graph) : 0));
+    }
+    side.embedding_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->embedding));
+    return side;
+}
+
+void lowering_start(Lowering *lowering, gint32 *head_frame)
 {
     const ModelGraph *graphs = lowering->graphs;
     lowering->program->n_tokens = N_GLOBAL_TOKENS;
     lowering->inputs = lowering->program->inputs = lowering_take_buffers(lowering, 1);
-    lowering->boundary = lowering_take_buffers(lowering, (int)(graphs->n_layers + 1) * N_BOUNDARY);
     place_ends(lowering);
     place_layers(lowering);
     price_copy_ins(lowering);
     count_rows(lowering);
     lowering->swap_tokens = g_new0(gint32, graphs->n_layers);
-    lowering->frames = g_new0(gint32, graphs->n_layers);
     for (int64_t i = 0; i < graphs->n_layers; i++) {
-        const Graph *graph = lowering_layer_graph(lowering, i);
-        const RetentionPlan *retention = lowering->retention;
-        gboolean tiered = retention->has_ddr;
-        lowering->frames[i] = lowering_take_buffers(lowering, layer_frame_buffers(graph) + (tiered ? layer_tier_buffers(graph) : 0));
+        gboolean tiered = lowering->retention->has_ddr;
         lowering->swap_tokens[i] = tiered ? lowering->program->n_tokens : -1;
-        lowering->program->n_tokens += tiered ? 2 * graph_n_ops(graph) : 0;
+        lowering->program->n_tokens += tiered ? 2 * graph_n_ops(lowering_layer_graph(lowering, i)) : 0;
+    }
+    lowering->sides[0] = lowering->sides[1] = take_side(lowering);
+    if (lowering->plan->moe.overlap_micro_batches) {
+        lowering->sides[1] = take_side(lowering);
     }
     lowering->balance_table = lowering_take_buffers(lowering, 1);
     lowering->whole_stages = lowering_take_buffers(lowering, N_WHOLE_STAGES * N_WHOLE_BUFFERS);
     lowering->dealt = lowering_take_buffers(lowering, lowering->plan->layer_wise ? 1 : 0);
     lowering->chunk_sums = lowering_take_buffers(lowering, CHUNK_PARAMS + 2 * (int)graphs->head->params->len);
     *head_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->head));
-    *embedding_frame = lowering_take_buffers(lowering, layer_frame_buffers(graphs->embedding));
     lowering_take_losses(lowering);
 }
 

@@ -21,6 +21,11 @@ gboolean walk_op_exchanges(const Graph *graph, int op)
     return op_class(graph_op(graph, op)->kind)->collective == OP_COLLECTIVE_ALL_TO_ALL && graph->ep_size > 1;
 }
 
+gboolean layer_ends_part(const Graph *graph, int op)
+{
+    return walk_op_exchanges(graph, op) && !token_dispatch_follows(graph_op(graph, op));
+}
+
 gint32 walk_exchange_slot(const Graph *graph, int op)
 {
     const Op *info = graph_op(graph, op);
@@ -45,12 +50,24 @@ static int exchange_of_chunk(const Graph *graph, int chunk, gboolean to_experts)
     return -1;
 }
 
+int layer_exchange_leader(const Graph *graph, int op)
+{
+    const Op *info = graph_op(graph, op);
+    for (int o = op - 1; token_dispatch_follows(info) && o >= 0; o--) {
+        const Op *other = graph_op(graph, o);
+        if (other->kind == info->kind && other->chunk == info->chunk && !token_dispatch_follows(other)) {
+            return o;
+        }
+    }
+    return -1;
+}
+
 int layer_exchange_start(const Graph *graph, int op)
 {
     const Op *info = graph_op(graph, op);
-    int start = 0;
-    if (token_dispatch_follows(info)) {
-        return info->chunk > 0 ? layer_exchange_start(graph, exchange_of_chunk(graph, info->chunk, TRUE)) : op;
+    int start = 0, leader = layer_exchange_leader(graph, op);
+    if (leader >= 0) {
+        return layer_exchange_start(graph, leader);
     }
     for (int i = 0; i < info->n_inputs; i++) {
         int tensor = info->inputs[i];
@@ -94,7 +111,7 @@ int *walk_exchange_places(const Graph *graph)
 
 static Place done_token(const Walk *walk, int op)
 {
-    return (Place){ARG_GLOBAL, TOKEN_EP_DONE + walk_exchange_slot(walk->graph, op)};
+    return (Place){ARG_GLOBAL, TOKEN_EP_DONE + walk_exchange_slot(walk->graph, op) + (walk->in_backward ? N_EXCHANGE_TOKENS : 0)};
 }
 
 SimTime walk_intercept_ns(const Device *device, const Op *exchange)
@@ -121,7 +138,18 @@ static void emit_exchange(const Walk *walk, int op, gboolean backward, Place fro
         ->op = op;
     emit_operand(emitter, from);
     emit_operand(emitter, to);
-    emit_record(emitter, STREAM_ALL_TO_ALL, done_token(walk, op));
+    if (!walk->goes_along[op]) {
+        emit_record(emitter, STREAM_ALL_TO_ALL, done_token(walk, op));
+    }
+}
+
+/* Rows of a whole micro-batch are on their way: another micro-batch may compute. */
+static void begin_part(const Walk *walk, int op)
+{
+    const LayerPass *pass = walk->pass;
+    if (pass->next_part != NULL && pass->emitter->phase != PHASE_RECOMPUTE && layer_ends_part(walk->graph, op)) {
+        pass->next_part(pass->owner);
+    }
 }
 
 static void emit_exchange_wait(const Walk *walk, int op)
@@ -179,7 +207,9 @@ static ExchangePlaces exchange_places(const Walk *walk, int op, gboolean backwar
     return places;
 }
 
-/* Sends rows to the experts, their counts before them; cost loses the host synchronisations that this takes. */
+static void start_exchange(Walk *walk, int d, gboolean backward);
+
+/* Sends rows to the experts, their counts before them, and what goes along with them; cost loses the host synchronisations that this takes. */
 static void send_to_experts(Walk *walk, int op, OpCost *cost, gboolean backward, Place dout)
 {
     ExchangePlaces places = exchange_places(walk, op, backward, dout);
@@ -191,13 +221,36 @@ static void send_to_experts(Walk *walk, int op, OpCost *cost, gboolean backward,
     }
     emit_exchange(walk, op, backward, places.own, places.arrived);
     walk->under_way[op] = TRUE;
+    int end = walk->stop_op >= 0 ? walk->stop_op + 1 : walk->end_op;
+    for (int i = 0; !backward && i < walk->n_exchanges; i++) {
+        int f = walk->exchanges[i];
+        if (f < end && layer_exchange_leader(walk->graph, f) == op) {
+            start_exchange(walk, f, FALSE);
+        }
+    }
 }
 
+/* The rows are back, and with them what goes along. */
 static void end_exchange(Walk *walk, int op)
 {
-    emit_exchange_wait(walk, op);
+    if (!walk->goes_along[op]) {
+        emit_exchange_wait(walk, op);
+    }
     emit_free(walk->pass->emitter, (Place){ARG_FRAME, frame_exchange(walk->graph, op)});
     walk->under_way[op] = FALSE;
+    for (int i = walk->n_exchanges - 1; i >= 0; i--) {
+        int f = walk->exchanges[i];
+        if (walk->under_way[f] && walk->goes_along[f] && layer_exchange_leader(walk->graph, f) == op) {
+            end_exchange(walk, f);
+        }
+    }
+}
+
+/* Whether the gradients of tokens will return right behind those of what follows them: then one wait is enough. */
+static gboolean returns_along(const Walk *walk, int op)
+{
+    int leader = layer_exchange_leader(walk->graph, op);
+    return leader >= walk->first_op && walk->saves[leader] && walk->grad[graph_op(walk->graph, leader)->outputs[0]].idx >= 0;
 }
 
 static void start_exchange(Walk *walk, int d, gboolean backward)
@@ -223,7 +276,7 @@ static void start_exchange(Walk *walk, int d, gboolean backward)
 /* In forward rows return by combines, in backward by dispatches. */
 static gboolean must_be_back(const Walk *walk, int d, int op, int end_op, gboolean backward)
 {
-    if (goes_to_experts(walk->graph, d) != backward) {
+    if (goes_to_experts(walk->graph, d) != backward || walk->goes_along[d]) {
         return FALSE;
     }
     return backward ? op < walk->exchange_at[d] : op >= MIN(walk->exchange_at[d], end_op);
@@ -242,7 +295,8 @@ void walk_exchanges_before(Walk *walk, int op, int end_op, gboolean backward)
     for (int i = 0; i < n; i++) {
         int d = walk->exchanges[backward ? n - 1 - i : i];
         gboolean is_ahead = backward ? d <= op : d >= op && d < end_op;
-        gboolean starts = is_ahead && walk->exchange_at[d] == (backward ? op + 1 : op) && goes_to_experts(graph, d) != backward;
+        gboolean leaves = goes_to_experts(graph, d) != backward && !token_dispatch_follows(graph_op(graph, d));
+        gboolean starts = is_ahead && walk->exchange_at[d] == (backward ? op + 1 : op) && leaves;
         if (starts && layer_exchange_is_early(graph, d)) {
             start_exchange(walk, d, backward);
         }
@@ -254,7 +308,7 @@ void walk_end_exchange_of(Walk *walk, int tensor)
     for (int i = 0; i < walk->n_exchanges; i++) {
         int d = walk->exchanges[i];
         if (walk->under_way[d] && goes_to_experts(walk->graph, d) && graph_op(walk->graph, d)->inputs[0] == tensor) {
-            end_exchange(walk, d);
+            end_exchange(walk, walk->goes_along[d] ? layer_exchange_leader(walk->graph, d) : d);
         }
     }
 }
@@ -273,16 +327,19 @@ void walk_compute_exchanged(Walk *walk, int op, OpCost *cost, const Place *douts
         emit_alloc(walk->pass->emitter, STREAM_COMPUTE, places.arrived, cost->workspace_bytes, MEM_WORKSPACE);
     }
     if (leaves) {
+        begin_part(walk, op);
         emit_exchange_wait(walk, op);
     }
     emit_cost(walk->pass->emitter, STREAM_COMPUTE, cost, (int)info->kind, op);
     walk_emit_value(walk, op, backward, douts, &places);
     walk->under_way[op] = !leaves;
+    walk->goes_along[op] = !leaves && backward && returns_along(walk, op);
     if (leaves) {
         emit_free(walk->pass->emitter, places.arrived);
         return;
     }
     emit_exchange(walk, op, backward, places.arrived, places.own);
+    begin_part(walk, op);
     if (walk->exchange_at[op] == (backward ? op : op + 1) || (!backward && walk_swaps_out(walk, op))) { /* nothing can stand between */
         end_exchange(walk, op);
     }

@@ -178,6 +178,7 @@ void walk_init(Walk *walk, const LayerPass *pass, SaveMode mode)
     walk->first_op = pass->first_op;
     walk->stop_op = -1;
     walk->under_way = g_new0(gboolean, n_ops);
+    walk->goes_along = g_new0(gboolean, n_ops);
     walk->exchange_at = walk_exchange_places(graph);
     walk->end_op = pass->end_op > 0 ? pass->end_op : n_ops;
     list_exchanges(walk);
@@ -236,6 +237,7 @@ void walk_clear(Walk *walk)
     g_free(walk->saves);
     g_free(walk->moved);
     g_free(walk->under_way);
+    g_free(walk->goes_along);
     g_free(walk->exchange_at);
     g_free(walk->exchanges);
     g_free(walk->is_moving);

@@ -15,6 +15,7 @@ typedef struct Walk {
     const LayerPass *pass;
     const Graph *graph;
     SaveMode mode;
+    gboolean in_backward;  /* of the pass as a whole: a recomputation is part of it */
     gboolean in_recompute;
     int first_op, end_op;
     OpSaved *saved;      /* by operator */
@@ -28,6 +29,7 @@ typedef struct Walk {
     int stop_op;             /* operator in which a recomputation stops once its tensors to keep are made, or -1 */
     gboolean source_dies_early; /* nobody keeps the dying source for backward: it dies with the forward pass */
     gboolean *under_way;        /* by operator: its rows have been sent, and nobody has waited for them yet */
+    gboolean *goes_along;       /* by operator: in backward its rows are back when those of its leader are (layer_exchange_leader) */
     gboolean has_counts;        /* of all chunks: they have been exchanged in this pass */
     int *exchange_at;           /* by operator: layer_exchange_start() or layer_exchange_end(); -1 = no exchange */
     int *exchanges;             /* n_exchanges of them: the operators in the range that are one, rising */

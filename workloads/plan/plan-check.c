@@ -176,6 +176,36 @@ static void check_chunks(const Plan *plan, JsonObject *root)
     }
 }
 
+/* Passes of two micro-batches side by side: what else would move, or make again, what is alive of both. */
+static void check_interleaved(const Plan *plan, JsonObject *root)
+{
+    const PlanMoe *moe = &plan->moe;
+    const char *why = NULL;
+    if (!moe->overlap_micro_batches) {
+        return;
+    }
+    if (plan->ep == 1) {
+        why = "has no effect: without expert parallelism no rows travel; leave it out";
+    } else if (plan->n_micro_batches == 1) {
+        why = "has no effect: a step has one micro-batch; raise workload.global_batch or leave it out";
+    } else if (moe->overlap_chunks > 1 || moe->shared_overlap) {
+        why = "hides the exchanges that overlap_chunks and shared_overlap hide, too; leave the others out";
+    } else if (plan->sharding == PLAN_SHARDING_FSDP) {
+        why = "needs parameters that stay: two passes would gather and free those of one layer; set parallel.sharding to \"zero1\" or "
+              "\"none\"";
+    } else if (plan->recompute == PLAN_RECOMPUTE_FULL) {
+        why = "does not hide the exchanges that a full recomputation makes again; set memory.recompute to \"none\" or \"selective\"";
+    } else if (plan->has_cache || plan->offload_fraction > 0) {
+        why = "has no places for copies between HBM and DDR yet; leave memory.cache and memory.offload_fraction out";
+    } else if (plan->recompute == PLAN_RECOMPUTE_SELECTIVE && moe->aux_loss_scope == BALANCE_GLOBAL_BATCH && moe->aux_loss_coeff > 0) {
+        why = "counts the next micro-batch before a recomputation asks for the counts so far; set moe.aux_loss_scope to \"micro_batch\" or "
+              "memory.recompute to \"none\"";
+    }
+    if (why != NULL) {
+        json_object_fail(root, "moe.overlap_micro_batches", "%s", why);
+    }
+}
+
 /* Capacities, copies and rules of balancing that do not fit the model or each other. */
 static void check_moe(Plan *plan, JsonObject *root)
 {
@@ -186,6 +216,7 @@ static void check_moe(Plan *plan, JsonObject *root)
     gboolean asks = moe->capacity.factor > 0 || moe->drop_target >= 0 || moe->pad || moe->balance != PLAN_BALANCE_NONE ||
                     moe->redundant_experts > 0 || moe->placement != PLAN_PLACEMENT_LINEAR ||
                     moe->dispatch != PLAN_DISPATCH_ALL_TO_ALL || moe->shared_overlap || moe->overlap_chunks > 1 ||
+                    moe->overlap_micro_batches ||
                     moe->aux_loss_coeff > 0 || moe->z_loss_coeff > 0;
     if (model->n_experts == 0) {
         if (asks) {
@@ -228,6 +259,7 @@ static void check_moe(Plan *plan, JsonObject *root)
     }
     if (json_object_ok(root)) {
         check_chunks(plan, root);
+        check_interleaved(plan, root);
         warn_of_padding(plan);
     }
 }

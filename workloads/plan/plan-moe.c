@@ -185,5 +185,6 @@ void read_moe(Plan *plan, JsonObject *root)
     plan->moe.dispatch = (PlanDispatch)json_object_choice(object, "dispatch", dispatches, N_PLAN_DISPATCHES, 0);
     plan->moe.shared_overlap = json_object_bool(object, "shared_overlap", FALSE);
     plan->moe.overlap_chunks = json_object_int(object, "overlap_chunks", 1, TOKEN_CHUNKS_MAX, 1);
+    plan->moe.overlap_micro_batches = json_object_bool(object, "overlap_micro_batches", FALSE);
     json_object_end(object);
 }

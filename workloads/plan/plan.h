@@ -60,6 +60,7 @@ typedef struct PlanMoe {
     PlanDispatch dispatch;
     gboolean shared_overlap; /* shared experts run while rows travel to the routed ones */
     int64_t overlap_chunks; /* chunks of tokens that travel and are computed in turn (models/blocks/moe-layer.c); 1 = all at once */
+    gboolean overlap_micro_batches; /* forward of the next micro-batch between parts of this one's backward (lower/interleave.h) */
     int64_t replace_every; /* steps between two placements by the loads since; 0 = never moved */
 } PlanMoe;
 

@@ -31,42 +31,6 @@ typedef struct Grads {
     int n_ops;
 } Grads;
 
-void timeline_unshard(Timeline *timeline, const GroupBytes *group, int at)
-{
-    timeline_alive(timeline, group->cast, at, at);
-    timeline_born(timeline, group->flat, at);
-}
-
-void timeline_wait(Timeline *timeline, const GroupBytes *group, int at, gboolean frees_flat, int64_t last_flat)
-{
-    timeline_dead(timeline, last_flat, at);
-    timeline_born(timeline, group->params, at + 1);
-    timeline_alive(timeline, group->alone_extra, at + 1, at + 1);
-    timeline_dead(timeline, frees_flat ? group->flat : 0, at + 1);
-}
-
-int64_t timeline_reduce(Timeline *timeline, const GroupBytes *group, int at, int64_t pending, gboolean first)
-{
-    int64_t lingering = group->lingers ? group->last_grad : 0;
-    if (group->grads == 0) {
-        return pending;
-    }
-    if (group->plain) {
-        timeline_dead(timeline, first ? 0 : group->grads, at + 1);
-        return 0;
-    }
-    timeline_dead(timeline, pending, at);
-    timeline_born(timeline, group->reduce_in, at + 1);
-    timeline_dead(timeline, group->grads - lingering, at + 1);
-    timeline_born(timeline, group->reduce_out, at + 2);
-    if (!first || !group->out_is_grad) {
-        timeline_born(timeline, first ? group->shard_grad : 0, at + 3);
-        timeline_dead(timeline, group->reduce_out, at + 3);
-    }
-    timeline_dead(timeline, lingering, at + 3);
-    return group->reduce_in;
-}
-
 static int forward_place(int op)
 {
     return PASS_PROLOGUE + op * STRIDE;
@@ -223,6 +187,15 @@ static void workspace_alive(const Lives *lives, Timeline *timeline, int o, int e
     timeline_alive(timeline, bytes > 0 ? pass_round(bytes) : 0, from, to);
 }
 
+/* Rows of an operator's exchange have left at a place: what interleaves goes on there. */
+static void cut_behind(const PassSpec *spec, Timeline *timeline, int o, int at)
+{
+    if (spec->plan->moe.overlap_micro_batches && layer_ends_part(spec->graph, o)) {
+        g_assert(timeline->n_cuts < TIMELINE_CUTS_MAX);
+        timeline->cuts[timeline->n_cuts++] = at;
+    }
+}
+
 /* Whether anything of an operator is copied to DDR behind it. */
 static gboolean swaps_out(const Lives *lives, int o)
 {
@@ -280,6 +253,7 @@ void pass_forward(const PassSpec *spec, Timeline *ret_timeline)
     timeline_init(ret_timeline, final_place(lives.n_ops) + PASS_EPILOGUE);
     for (int o = spec->first; o < spec->end; o++) {
         forward_op(&lives, ret_timeline, o);
+        cut_behind(spec, ret_timeline, o, forward_place(o) + AT_KERNELS);
     }
     if (spec->experts != NULL && expert_range(spec, &first, &last)) {
         gboolean at_once = spec->plan->prefetch == PLAN_PREFETCH_EXPLICIT;
@@ -430,6 +404,13 @@ static void backward_kernels(const Lives *lives, Grads *grads, Timeline *timelin
     gboolean leaves = is_exchange(view.graph, o) && !op_class(view.op->kind)->to_experts;
     gboolean returns = is_exchange(view.graph, o) && !leaves && layer_exchange_start(view.graph, o) < o;
     gboolean early = leaves && layer_exchange_is_early(view.graph, o); /* behind the first that read its rows in forward */
+    cut_behind(lives->spec, timeline, o, place + AT_KERNELS);
+    gboolean waits = is_exchange(view.graph, o) && layer_exchange_start(view.graph, o) == o;
+    for (int f = o + 1; waits && f < lives->n_ops; f++) { /* what goes along is back, too */
+        if (grads->under_way[f] > 0 && layer_exchange_leader(view.graph, f) == o) {
+            grads_end_exchange(grads, timeline, f, place + AT_KERNELS + 1);
+        }
+    }
     timeline_born(timeline, workspace, early ? backward_place(lives, layer_exchange_end(view.graph, o) - 1) + AT_PRE : place + AT_KERNELS);
     if (returns) {
         grads->under_way[o] = workspace;

@@ -31,9 +31,13 @@ typedef struct GroupBytes {
     gboolean plain;       /* nothing is gathered or reduced: gradients stay */
 } GroupBytes;
 
+/* A pass has one part more than cuts. */
+enum { TIMELINE_CUTS_MAX = 2, TIMELINE_PARTS_MAX };
+
 typedef struct Timeline {
     int64_t *born, *dead; /* by place */
     int n;
+    int cuts[TIMELINE_CUTS_MAX], n_cuts; /* places at which another pass may go on, behind what is born and before what dies there */
 } Timeline;
 
 void timeline_alive(Timeline *timeline, int64_t bytes, int from, int to);
@@ -50,6 +54,9 @@ int64_t timeline_reduce(Timeline *timeline, const GroupBytes *group, int at, int
 /* A timeline of places alone; frees it. */
 void timeline_init(Timeline *timeline, int n);
 Profile timeline_end(Timeline *timeline);
+
+/* The same part by part; returns how many. */
+int timeline_end_parts(Timeline *timeline, Profile *ret_parts);
 
 /* What outlives a forward pass. */
 typedef enum PassKeep { PASS_KEEP_ALL, PASS_KEEP_NONE, PASS_KEEP_SELECTED } PassKeep;

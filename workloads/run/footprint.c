@@ -274,7 +274,34 @@ static Profile begin_forward(const Foot *foot, int64_t *ret_last_flat)
     return timeline_end(&timeline);
 }
 
-static Profile forward_layer(const Foot *foot, int64_t layer, int64_t *last_flat)
+/* Parts of a layer's pass, from the next one on. */
+typedef struct PassParts {
+    Profile parts[TIMELINE_PARTS_MAX];
+    int next, n;
+} PassParts;
+
+static void end_pass(Timeline *timeline, PassParts *ret_parts)
+{
+    *ret_parts = (PassParts){.next = 0};
+    ret_parts->n = timeline_end_parts(timeline, ret_parts->parts);
+}
+
+/* The next part, if there is one, behind what came before. */
+static void add_part(Profile *profile, PassParts *parts)
+{
+    if (parts->next < parts->n) {
+        *profile = profile_then(*profile, parts->parts[parts->next++]);
+    }
+}
+
+static void add_pass(Profile *profile, PassParts *parts)
+{
+    while (parts->next < parts->n) {
+        add_part(profile, parts);
+    }
+}
+
+static void forward_layer(const Foot *foot, int64_t layer, int64_t *last_flat, PassParts *ret_parts)
 {
     PassSpec spec = layer_spec(foot, layer, foot->retention->made[layer]);
     gboolean at_once = foot->explicit_prefetch;
@@ -290,7 +317,7 @@ static Profile forward_layer(const Foot *foot, int64_t layer, int64_t *last_flat
     }
     timeline_dead(&timeline, foot->plan->reshard_after_forward ? spec.group->params : 0, timeline.n - 1);
     *last_flat = at_once ? 0 : spec.experts != NULL ? spec.experts->flat : spec.group->flat;
-    return timeline_end(&timeline);
+    end_pass(&timeline, ret_parts);
 }
 
 static RowCounts chunk_rows(const Foot *foot, int64_t chunk)
@@ -396,7 +423,7 @@ static Profile backward_head(Foot *foot, int64_t *ret_pending)
     return profile_then(profile, timeline_end(&timeline));
 }
 
-static Profile backward_layer(Foot *foot, int64_t layer, int64_t *pending)
+static void backward_layer(Foot *foot, int64_t layer, int64_t *pending, PassParts *ret_parts)
 {
     PassSpec spec = layer_spec(foot, layer, foot->retention->found[layer]);
     Timeline timeline;
@@ -406,7 +433,7 @@ static Profile backward_layer(Foot *foot, int64_t layer, int64_t *pending)
     foot->claimed &= pass_backward(&spec, &timeline, &final, pending);
     timeline_dead(&timeline, spec.group->params, final);
     *pending = timeline_reduce(&timeline, spec.group, final + 1, *pending, foot->first);
-    return timeline_end(&timeline);
+    end_pass(&timeline, ret_parts);
 }
 
 static Profile backward_end(Foot *foot, int64_t pending)
@@ -451,25 +478,74 @@ static Profile swap_at(const Foot *foot, gint32 at)
     return profile;
 }
 
-/* One micro-batch; *ret_after_forward: bytes alive between its passes. */
-static Profile micro_batch(Foot *foot, int64_t *ret_after_forward)
+static Profile forward_pass(const Foot *foot)
 {
-    int64_t n_layers = foot->graphs->n_layers, last_flat, pending;
+    int64_t n_layers = foot->graphs->n_layers, last_flat;
     Profile profile = begin_forward(foot, &last_flat);
+    PassParts parts;
     for (int64_t i = 0; i < n_layers; i++) {
         profile = profile_then(profile, swap_at(foot, retention_before_forward(foot->retention, i)));
-        profile = profile_then(profile, forward_layer(foot, i, &last_flat));
+        forward_layer(foot, i, &last_flat, &parts);
+        add_pass(&profile, &parts);
     }
     profile = profile_then(profile, swap_at(foot, retention_before_forward(foot->retention, n_layers)));
-    profile = profile_then(profile, forward_head(foot, last_flat));
-    *ret_after_forward = profile.net_bytes;
-    profile = profile_then(profile, swap_at(foot, retention_before_head_backward(foot->retention)));
+    return profile_then(profile, forward_head(foot, last_flat));
+}
+
+static Profile backward_pass(Foot *foot)
+{
+    int64_t pending;
+    Profile profile = swap_at(foot, retention_before_head_backward(foot->retention));
+    PassParts parts;
     profile = profile_then(profile, backward_head(foot, &pending));
-    for (int64_t i = n_layers - 1; i >= 0; i--) {
+    for (int64_t i = foot->graphs->n_layers - 1; i >= 0; i--) {
         profile = profile_then(profile, swap_at(foot, retention_before_backward(foot->retention, i)));
-        profile = profile_then(profile, backward_layer(foot, i, &pending));
+        backward_layer(foot, i, &pending, &parts);
+        add_pass(&profile, &parts);
     }
     return profile_then(profile, backward_end(foot, pending));
+}
+
+/* Backward of a micro-batch with the forward of the next between its parts (lower/interleave.h). */
+static Profile pass_pair(Foot *foot)
+{
+    int64_t n_layers = foot->graphs->n_layers, last_flat, pending;
+    Profile profile = backward_head(foot, &pending);
+    PassParts forward = {.n = 0}, backward;
+    profile = profile_then(profile, begin_forward(foot, &last_flat));
+    for (int64_t i = 0; i < n_layers; i++) {
+        backward_layer(foot, n_layers - 1 - i, &pending, &backward);
+        add_part(&profile, &backward);
+        add_pass(&profile, &forward); /* its last part */
+        forward_layer(foot, i, &last_flat, &forward);
+        int end = forward.n > 1 ? forward.n - 1 : 1;
+        while (forward.next < end || backward.next < backward.n) {
+            if (forward.next < end) {
+                add_part(&profile, &forward);
+            }
+            add_part(&profile, &backward);
+        }
+    }
+    add_pass(&profile, &forward);
+    profile = profile_then(profile, backward_end(foot, pending));
+    return profile_then(profile, forward_head(foot, last_flat));
+}
+
+/*
+ * All passes of a step; *ret_after_forward: bytes alive after the last forward pass. The first backward pass makes the gradient shards; all
+ * later ones are alike.
+ */
+static Profile all_passes(Foot *foot, int64_t *ret_after_forward)
+{
+    gboolean interleaves = foot->plan->moe.overlap_micro_batches;
+    Profile profile = forward_pass(foot);
+    for (int64_t i = 1; i < MIN(foot->plan->n_micro_batches, interleaves ? 3 : 2); i++) {
+        profile = profile_then(profile, interleaves ? pass_pair(foot) : backward_pass(foot));
+        foot->first = FALSE;
+        profile = interleaves ? profile : profile_then(profile, forward_pass(foot));
+    }
+    *ret_after_forward = profile.net_bytes;
+    return profile_then(profile, backward_pass(foot));
 }
 
 gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, RetentionPlan *retention, const Routing *routing, int64_t ep_rank,
@@ -484,15 +560,8 @@ gboolean footprint_compute(const Plan *plan, const ModelGraph *graphs, Retention
     if (plan->seq_chunk > 0) {
         find_cut(&foot);
     }
-    /* the first micro-batch makes the gradient shards; all later ones are alike */
-    Profile first = micro_batch(&foot, &after_forward);
-    Profile step = first;
+    Profile step = all_passes(&foot, &after_forward);
     *ret_footprint = (Footprint){.static_bytes = static_bytes(&foot)};
-    if (plan->n_micro_batches > 1) {
-        foot.first = FALSE;
-        step = profile_then(first, micro_batch(&foot, &after_forward));
-        after_forward += first.net_bytes;
-    }
     ret_footprint->after_forward_bytes = ret_footprint->static_bytes + after_forward;
     int64_t optimizer_peak = MAX(step.net_bytes + footprint_optimizer_peak(plan, graphs), pass_round(plan_balance_bytes(plan)));
     ret_footprint->peak_bytes = ret_footprint->static_bytes + MAX(step.peak_bytes, optimizer_peak);

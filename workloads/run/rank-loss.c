@@ -56,8 +56,7 @@ static gboolean pass_counts(const RankAt *at, GError **error)
         made[e] += at->instr->phase == PHASE_FORWARD ? values[e] : 0;
         values[e] = made[e];
     }
-    gboolean repeats = program_call_times(at->rank->program, at->rank->call) > 1;
-    return check_choices(at, values, attr, 1 + at->call->micro_batch + (repeats ? at->rank->n_repeats : 0), error);
+    return check_choices(at, values, attr, 1 + program_micro_batch(at->rank->program, at->rank->call, at->rank->n_repeats), error);
 }
 
 static gboolean add_loss(const RankAt *at, GError **error)

@@ -412,7 +412,7 @@ gboolean rank_check_empty(Rank *rank, GError **error)
 static void routing_clear(Rank *rank)
 {
     int64_t n_parts = rank->world->plan->moe.overlap_chunks;
-    for (int64_t i = 0; i < rank->world->graphs->n_layers * n_parts; i++) {
+    for (int64_t i = 0; i < rank->world->graphs->n_layers * rank_n_sides(rank->world->plan) * n_parts; i++) {
         RankRouting *routing = &rank->routing[i];
         g_free(i % n_parts == 0 ? routing->expert_rows : NULL);
         g_free(routing->loads);

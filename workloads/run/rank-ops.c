@@ -27,6 +27,11 @@ static void free_tensor(void *tensor)
     tensor_free(tensor);
 }
 
+int rank_n_sides(const Plan *plan)
+{
+    return plan->moe.overlap_micro_batches ? 2 : 1;
+}
+
 RankRouting *rank_layer_routing(const Rank *rank, int64_t layer)
 {
     return &rank->routing[layer * rank->world->plan->moe.overlap_chunks];
@@ -34,7 +39,9 @@ RankRouting *rank_layer_routing(const Rank *rank, int64_t layer)
 
 RankRouting *rank_part_routing(const RankAt *at, int part)
 {
-    return rank_layer_routing(at->rank, at->call->layer) + part;
+    const Rank *rank = at->rank;
+    int64_t side = program_micro_batch(rank->program, rank->call, rank->n_repeats) % rank_n_sides(rank->world->plan);
+    return rank_layer_routing(rank, side * rank->world->graphs->n_layers + at->call->layer) + part;
 }
 
 RankRouting *rank_routing(const RankAt *at)
@@ -66,8 +73,7 @@ static const int64_t *given_choices(const RankAt *at)
         choices[at->call->layer] == NULL) {
         return NULL;
     }
-    gboolean repeats = program_call_times(rank->program, rank->call) > 1;
-    int64_t micro_batch = at->call->micro_batch + (repeats ? rank->n_repeats : 0);
+    int64_t micro_batch = program_micro_batch(rank->program, rank->call, rank->n_repeats);
     int64_t size = rank->n_sequences * plan->seq_len * plan->model->top_k;
     return choices[at->call->layer] + (rank->idx * plan->n_micro_batches + micro_batch) * size;
 }
@@ -166,8 +172,7 @@ static gboolean read_tensor(OpAt *o, int operand, int tensor, const Tensor **ret
     const Tensor *value = NULL;
     if (buffer == &at->rank->buffers[at->rank->program->inputs]) {
         gboolean is_ids = o->graph == at->rank->world->graphs->embedding;
-        gboolean repeats = program_call_times(at->rank->program, at->rank->call) > 1;
-        value = (is_ids ? at->rank->ids : at->rank->labels)[at->call->micro_batch + (repeats ? at->rank->n_repeats : 0)];
+        value = (is_ids ? at->rank->ids : at->rank->labels)[program_micro_batch(at->rank->program, at->rank->call, at->rank->n_repeats)];
     } else if (buffer != NULL) {
         value = rank_read(at, buffer, error);
         value = value != NULL && !is_exchanged(o, info) ? view_of(o, tensor, value, error) : value;
@@ -292,7 +297,7 @@ static void note_routing(OpAt *o)
     const int64_t *rows = counts->data;
     int64_t n = tensor_numel(counts), padded = o->class->padded_slots != NULL ? o->class->padded_slots(&o->view) : 0;
     routing->slots = op_counted_slots(&o->view, counts);
-    add_loads(o, counts, routing->loads);
+    add_loads(o, counts, rank_layer_routing(o->at->rank, o->at->call->layer)->loads);
     if (padded > 0) {
         note_padded(o, routing, padded);
     } else if (o->graph->ep_size <= 1) {

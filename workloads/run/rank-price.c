@@ -21,6 +21,7 @@ void rank_note_work(const RankAt *at)
         price->n_syncs++;
         price->n_count_syncs += at->instr->action == VALUE_EXCHANGE_COUNTS;
         price->sync_op = at->instr->op;
+        price->sync_frame = at->call->frame;
         return;
     }
     if (at->instr->label == LABEL_OPTIMIZER) { /* those of all shards together */
@@ -155,7 +156,8 @@ gboolean rank_check_price(const RankAt *at, GError **error)
     gboolean on_host =
         at->instr->action == VALUE_UPDATE && program_operand(at->segment, at->instr, 0).idx == FSDP_HOST_GRAD;
     gboolean is_op = at->instr->action == VALUE_FORWARD || at->instr->action == VALUE_BACKWARD;
-    gboolean is_ahead = price.sync_op >= 0 && price.sync_op != at->instr->op; /* of an exchange that started ahead */
+    /* of an exchange that started ahead, maybe of another micro-batch's pass */
+    gboolean is_ahead = price.sync_op >= 0 && (price.sync_op != at->instr->op || price.sync_frame != at->call->frame);
     if (price.n_works > 0 && price.stream != at->instr->stream) {
         return rank_fail(at, error, "its kernels run on the stream of %s", program_stream_name((StreamId)price.stream));
     }
@@ -163,6 +165,7 @@ gboolean rank_check_price(const RankAt *at, GError **error)
         at->rank->price.n_syncs = price.n_syncs;
         at->rank->price.n_count_syncs = price.n_count_syncs;
         at->rank->price.sync_op = price.sync_op;
+        at->rank->price.sync_frame = price.sync_frame;
         price.n_syncs = price.n_count_syncs = 0;
     }
     if (is_op) {

@@ -49,7 +49,7 @@ typedef struct RankSite {
     RankBuffer guard; /* clocks of the shard */
 } RankSite;
 
-/* Sizes of the last routing of a layer, of all its tokens or of a chunk of them. */
+/* Sizes of the last routing of a layer, of all its tokens or of a chunk of them; where passes of two micro-batches interleave, each has its own. */
 typedef struct RankRouting {
     int64_t slots, received;
     int64_t arrived_tokens; /* of a token dispatch */
@@ -74,6 +74,7 @@ typedef struct RankPrice {
     double flops;
     int64_t moved_bytes; /* over the host link */
     gint32 op, sync_op; /* of the kernels; of the synchronisations, which may stand further ahead; -1 = unknown */
+    gint32 sync_frame;  /* of the call that has these */
 } RankPrice;
 
 typedef struct Rank {
@@ -90,7 +91,7 @@ typedef struct Rank {
     Clock *tokens;
     Clock now[N_STREAMS], pools[N_STREAMS];
     RankSite *sites;
-    RankRouting *routing; /* [layer][chunk] */
+    RankRouting *routing; /* [side][layer][chunk] */
     Tensor **ids, **labels; /* by micro-batch */
     AllocModel *alloc;
     int64_t held[N_MEM_TAGS], held_sum;
@@ -156,8 +157,11 @@ Dtype rank_operand_dtype(const RankAt *at, int i, Dtype or_else);
 /* The ledger takes the same instruction: what is held must be what it says. */
 gboolean rank_follow_ledger(const RankAt *at, GError **error);
 
-/* Routing of a layer: its first part. */
+/* Routing of a layer: its first part, which has what is summed over the step, too. */
 RankRouting *rank_layer_routing(const Rank *rank, int64_t layer);
+
+/* Routings of a layer that are in use at once, those of one micro-batch after the other. */
+int rank_n_sides(const Plan *plan);
 
 /* Routing of the tokens that an instruction's operator works on; of a part (op_part) of its layer. */
 RankRouting *rank_routing(const RankAt *at);

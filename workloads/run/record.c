@@ -73,13 +73,20 @@ static gboolean is_repeated(const RunRecord *record, const StepSite *site)
 
 int64_t run_record_micro_batch(const RunRecord *record, const StepSite *site)
 {
-    return run_record_call(record, site)->micro_batch + (is_repeated(record, site) ? site->repeat : 0);
+    return program_micro_batch(run_record_program(record, site->rank_class), (guint)site->call, site->repeat);
 }
 
 int64_t run_record_stands_for(const RunRecord *record, const StepSite *site)
 {
     gboolean is_last = is_repeated(record, site) && site->repeat == record->n_shown_repeats - 1;
     return is_last ? 1 + record->n_repeats - record->n_shown_repeats : 1;
+}
+
+int64_t run_record_hidden(const RunRecord *record, int64_t *ret_first)
+{
+    int64_t micro_batches = run_record_program(record, 0)->repeat.micro_batches;
+    *ret_first = 1 + micro_batches * record->n_shown_repeats;
+    return micro_batches * (record->n_repeats - record->n_shown_repeats);
 }
 
 /* A walk through a program and the history that it fills, begun with the static memory at the first instruction. */
@@ -177,7 +184,8 @@ static void on_marked(void *self, gint32 rank_class, Phase phase, SimTime ns)
 {
     Recorder *recorder = self;
     SimTime before_ns = recorder->phase_ns[rank_class];
-    gint32 micro_batch = phase == PHASE_OPTIMIZER ? -1 : recorder->n_backward[rank_class];
+    int64_t first_hidden, n_hidden = run_record_hidden(recorder->record, &first_hidden), passed = recorder->n_backward[rank_class];
+    gint32 micro_batch = phase == PHASE_OPTIMIZER ? -1 : (gint32)(passed + (passed >= first_hidden + (phase == PHASE_FORWARD) ? n_hidden : 0));
     RecordPhase entry = {rank_class, phase, micro_batch, before_ns, ns};
     recorder->n_backward[rank_class] += phase == PHASE_BACKWARD ? 1 : 0;
     recorder->phase_ns[rank_class] = ns;

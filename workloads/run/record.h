@@ -79,3 +79,9 @@ const Instr *run_record_instr(const RunRecord *record, const StepSite *site);
 /* Micro-batch of a site, and how often it happens in the step: more than once for the last of those that are shown. */
 int64_t run_record_micro_batch(const RunRecord *record, const StepSite *site);
 int64_t run_record_stands_for(const RunRecord *record, const StepSite *site);
+
+/*
+ * Micro-batches of which no backward pass is shown: how many, and the first. (Where passes interleave, the forward passes that are not
+ * shown are those of the micro-batches after.)
+ */
+int64_t run_record_hidden(const RunRecord *record, int64_t *ret_first);

@@ -159,7 +159,7 @@ static void shrink_options(Plan *plan)
     plan->lora_rank = at_most(plan->lora_rank, 3);
     plan->seq_len = at_most(plan->seq_len, TOKENS);
     plan->micro_batch = at_most(plan->micro_batch, 2);
-    plan->n_micro_batches = at_most(plan->n_micro_batches, 3);
+    plan->n_micro_batches = at_most(plan->n_micro_batches, plan->moe.overlap_micro_batches ? 7 : 3); /* alike ones repeat */
     plan->global_batch = plan->n_micro_batches * plan->micro_batch * plan->cluster->n_ranks;
     plan->seq_chunk = at_most(plan->seq_chunk, 4);
     plan->vocab_chunk = at_most(plan->vocab_chunk, 20);

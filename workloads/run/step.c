@@ -365,6 +365,19 @@ static void add_exposed(StepTimes *times, const Exposed *exposed, int64_t n)
     times->crowded_ns += n * exposed->crowded_ns;
 }
 
+/* Ends of phases that calls of the first program mark. */
+static guint n_marks(const Program *program, guint first, guint end)
+{
+    guint n = 0;
+    for (guint c = first; c < end; c++) {
+        const Segment *segment = program_segment(program, g_array_index(program->calls, Call, c).segment);
+        for (guint i = 0; i < segment->instrs->len; i++) {
+            n += g_array_index(segment->instrs, Instr, i).kind == INSTR_MARK;
+        }
+    }
+    return n;
+}
+
 /*
  * Adds the repetitions that were left out. Each takes as long as the last one did, if that one took as long as the one
  * before it and hid as much: then host and streams stand as they stood, and the rest follows. FALSE when they have not
@@ -373,19 +386,24 @@ static void add_exposed(StepTimes *times, const Exposed *exposed, int64_t n)
 static gboolean add_skipped(Step *step)
 {
     StepTimes *times = step->times;
-    guint n = step->marks->len; /* …, forward, backward, forward, backward, forward, backward, optimizer */
+    const Program *program = step->hosts[0].program;
+    const CallRepeat *repeat = &program->repeat;
     if (step->n_skipped == 0) {
         return TRUE;
     }
-    g_assert(n >= 7);
-    const Mark *last = &g_array_index(step->marks, Mark, n - 2);
-    SimTime forward_ns = last[-1].ns - last[-2].ns, backward_ns = last[0].ns - last[-1].ns;
-    Exposed exposed = exposed_between(step, last[-2].ns, last[0].ns), before = exposed_between(step, last[-4].ns, last[-2].ns);
-    gboolean settled = forward_ns == last[-3].ns - last[-4].ns && backward_ns == last[-2].ns - last[-3].ns &&
-                       memcmp(&exposed, &before, sizeof exposed) == 0;
-    times->step_ns += step->n_skipped * (forward_ns + backward_ns);
-    times->phase_ns[PHASE_FORWARD] += step->n_skipped * forward_ns;
-    times->phase_ns[PHASE_BACKWARD] += step->n_skipped * backward_ns;
+    guint n = n_marks(program, repeat->first, repeat->first + repeat->n);
+    guint n_after = n_marks(program, repeat->first + repeat->n, program->calls->len);
+    g_assert(step->marks->len > 2 * n + n_after);
+    const Mark *last = &g_array_index(step->marks, Mark, step->marks->len - 1 - n_after) - n; /* before the last repetition */
+    Exposed exposed = exposed_between(step, last->ns, last[n].ns), before = exposed_between(step, (last - n)->ns, last->ns);
+    gboolean settled = memcmp(&exposed, &before, sizeof exposed) == 0;
+    for (guint i = 1; i <= n; i++) {
+        const Mark *mark = &last[i];
+        SimTime ns = mark->ns - mark[-1].ns;
+        settled = settled && ns == (mark - n)->ns - (mark - n - 1)->ns;
+        times->phase_ns[mark->phase] += step->n_skipped * ns;
+    }
+    times->step_ns += step->n_skipped * (last[n].ns - last->ns);
     add_exposed(times, &exposed, step->n_skipped);
     return settled;
 }

@@ -14,7 +14,7 @@ Profile profile_then(Profile first, Profile second)
 
 void timeline_init(Timeline *timeline, int n)
 {
-    *timeline = (Timeline){g_new0(int64_t, n), g_new0(int64_t, n), n};
+    *timeline = (Timeline){.born = g_new0(int64_t, n), .dead = g_new0(int64_t, n), .n = n};
 }
 
 void timeline_alive(Timeline *timeline, int64_t bytes, int from, int to)
@@ -33,15 +33,65 @@ void timeline_dead(Timeline *timeline, int64_t bytes, int at)
     timeline->dead[at] += bytes;
 }
 
-Profile timeline_end(Timeline *timeline)
+int timeline_end_parts(Timeline *timeline, Profile *ret_parts)
 {
-    Profile profile = {0, 0};
+    int n = 0;
+    ret_parts[0] = (Profile){0, 0};
     for (int i = 0; i < timeline->n; i++) {
-        profile.net_bytes += timeline->born[i];
-        profile.peak_bytes = MAX(profile.peak_bytes, profile.net_bytes);
-        profile.net_bytes -= timeline->dead[i];
+        ret_parts[n].net_bytes += timeline->born[i];
+        ret_parts[n].peak_bytes = MAX(ret_parts[n].peak_bytes, ret_parts[n].net_bytes);
+        if (n < timeline->n_cuts && timeline->cuts[n] == i) {
+            ret_parts[++n] = (Profile){0, 0};
+        }
+        ret_parts[n].net_bytes -= timeline->dead[i];
     }
     g_free(timeline->born);
     g_free(timeline->dead);
-    return profile;
+    return n + 1;
+}
+
+Profile timeline_end(Timeline *timeline)
+{
+    Profile parts[TIMELINE_PARTS_MAX], all = {0, 0};
+    int n = timeline_end_parts(timeline, parts);
+    for (int i = 0; i < n; i++) {
+        all = profile_then(all, parts[i]);
+    }
+    return all;
+}
+
+void timeline_unshard(Timeline *timeline, const GroupBytes *group, int at)
+{
+    timeline_alive(timeline, group->cast, at, at);
+    timeline_born(timeline, group->flat, at);
+}
+
+void timeline_wait(Timeline *timeline, const GroupBytes *group, int at, gboolean frees_flat, int64_t last_flat)
+{
+    timeline_dead(timeline, last_flat, at);
+    timeline_born(timeline, group->params, at + 1);
+    timeline_alive(timeline, group->alone_extra, at + 1, at + 1);
+    timeline_dead(timeline, frees_flat ? group->flat : 0, at + 1);
+}
+
+int64_t timeline_reduce(Timeline *timeline, const GroupBytes *group, int at, int64_t pending, gboolean first)
+{
+    int64_t lingering = group->lingers ? group->last_grad : 0;
+    if (group->grads == 0) {
+        return pending;
+    }
+    if (group->plain) {
+        timeline_dead(timeline, first ? 0 : group->grads, at + 1);
+        return 0;
+    }
+    timeline_dead(timeline, pending, at);
+    timeline_born(timeline, group->reduce_in, at + 1);
+    timeline_dead(timeline, group->grads - lingering, at + 1);
+    timeline_born(timeline, group->reduce_out, at + 2);
+    if (!first || !group->out_is_grad) {
+        timeline_born(timeline, first ? group->shard_grad : 0, at + 3);
+        timeline_dead(timeline, group->reduce_out, at + 3);
+    }
+    timeline_dead(timeline, lingering, at + 3);
+    return group->reduce_in;
 }

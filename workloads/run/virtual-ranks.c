@@ -22,14 +22,15 @@ static void rank_init(VirtualRanks *world, int64_t idx, const Program *program)
     rank->tokens = g_new0(Clock, program->n_tokens);
     rank->sites = g_new0(RankSite, program->sites->len);
     int64_t n_parts = plan->moe.overlap_chunks, n_local = n_experts / plan->ep;
-    rank->routing = g_new0(RankRouting, world->graphs->n_layers * n_parts);
+    int64_t n_routed = world->graphs->n_layers * rank_n_sides(plan);
+    rank->routing = g_new0(RankRouting, n_routed * n_parts);
     rank->ids = g_new0(Tensor *, plan->n_micro_batches);
     rank->labels = g_new0(Tensor *, plan->n_micro_batches);
     rank->alloc = alloc_model_new(N_STREAMS, 0);
     if (program->expandable_segments) {
         alloc_model_make_expandable(rank->alloc);
     }
-    for (int64_t i = 0; i < world->graphs->n_layers; i++) {
+    for (int64_t i = 0; i < n_routed; i++) {
         RankRouting *parts = rank_layer_routing(rank, i);
         parts->expert_rows = g_new0(int64_t, n_experts * n_parts);
         parts->loads = g_new0(int64_t, n_experts);
