@@ -28,7 +28,7 @@ static gboolean move_biases(const RankAt *at, GError **error)
     const VirtualRanks *world = at->rank->world;
     const Plan *plan = world->plan;
     int64_t experts = plan->model->n_experts, n = plan_n_moe_layers(plan) * experts, all = plan->model->top_k * world->n_tokens;
-    gboolean dropless = plan->moe.capacity.factor <= 0 && plan->moe.drop_target < 0;
+    gboolean dropless = plan->moe.capacity.factor <= 0 && plan->moe.drop_target < 0 && !plan->moe.pad;
     const Tensor *table = rank_read_as(at, rank_operand(at, 0), TENSOR_I64, n, error);
     if (table == NULL) {
         return FALSE;
