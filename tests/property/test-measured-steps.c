@@ -219,14 +219,59 @@ static void test_selective_gain(void **state)
     }
 }
 
+/* The only measured value of a row, and what is predicted of it. */
+static double one_of(const Cases *cases, size_t row, double *ret_measured)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(json_t) plan = cases_plan(cases, row, &error);
+    g_autofree char *base = check_source_path("tests/reference");
+    g_autoptr(json_t) result = plan != NULL ? predict(plan, cases_id(cases, row), base, -1, &error) : NULL;
+    check_no_error(error);
+    for (size_t c = 0; c < cases_n_measured(cases); c++) {
+        assert_true(cases_measured(cases, row, c, ret_measured, &error));
+        if (!isnan(*ret_measured)) {
+            return result_number_at(result, cases_measured_path(cases, c));
+        }
+    }
+    print_error("%s measures nothing\n", cases_id(cases, row));
+    fail();
+    return 0;
+}
+
+/* Pairs of published runs, before and after: the sign of every change, and its size within 4 points on average. */
+static void test_effects(void **state)
+{
+    enum { N_ROWS = 8 };
+    static const double mean_points = 4, worst_points = 8;
+    g_autoptr(GError) error = NULL;
+    g_autofree char *path = check_source_path("tests/reference/published-effects.csv");
+    g_autoptr(Cases) cases = cases_load(path, &error);
+    double sum = 0;
+    (void)state;
+    check_no_error(error);
+    check_int(cases_n_rows(cases), N_ROWS);
+    for (size_t i = 0; i < N_ROWS; i += 2) {
+        double was, is;
+        double before = one_of(cases, i, &was), after = one_of(cases, i + 1, &is);
+        double predicted = 100 * (after / before - 1), published = 100 * (is / was - 1);
+        assert_true(g_str_has_suffix(cases_id(cases, i), "-before") && g_str_has_suffix(cases_id(cases, i + 1), "-after"));
+        print_message("# %s: %.1f %% predicted, %.1f %% published\n", cases_id(cases, i + 1), predicted, published);
+        assert_true(predicted * published > 0);
+        assert_true(fabs(predicted - published) <= worst_points);
+        sum += fabs(predicted - published);
+    }
+    assert_true(2 * sum / N_ROWS <= mean_points);
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[G_N_ELEMENTS(measured) + 2] = {0};
+    struct CMUnitTest tests[G_N_ELEMENTS(measured) + 3] = {0};
     for (size_t i = 0; i < G_N_ELEMENTS(measured); i++) {
         tests[i] = (struct CMUnitTest){
             .name = measured[i].table, .test_func = test_bounds, .initial_state = (void *)(uintptr_t)&measured[i]};
     }
     tests[G_N_ELEMENTS(measured)] = (struct CMUnitTest){.name = "gain of selective recomputation", .test_func = test_selective_gain};
     tests[G_N_ELEMENTS(measured) + 1] = (struct CMUnitTest){.name = "fragmentation by phase", .test_func = test_fragmentation};
+    tests[G_N_ELEMENTS(measured) + 2] = (struct CMUnitTest){.name = "published effects", .test_func = test_effects};
     return _cmocka_run_group_tests("measured-steps", tests, G_N_ELEMENTS(tests), NULL, NULL);
 }
