@@ -32,38 +32,22 @@ static void count_instr(const Instr *instr, const ProgramClock *clock, Dense *de
     }
 }
 
-/* What of a segment is most, in doubles, which do not overflow. */
-static double most_of(const Segment *segment, const ProgramClock *clock)
+/* The sums that are not empty; in lists of their own. */
+static void keep_sums(Dense *dense, SegmentCounts *counts)
 {
-    double device_ns = 0, host_ns = 0, bytes = 0, launches = 0;
-    for (guint i = 0; i < segment->instrs->len; i++) {
-        const Instr *instr = &g_array_index(segment->instrs, Instr, i);
-        gboolean runs = instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE;
-        host_ns += (double)instr->host_ns;
-        device_ns += runs ? (double)program_instr_ns(clock, instr) : 0;
-        bytes += runs ? (double)instr->bytes : 0;
-        launches += runs ? instr->n_launches : 0;
+    guint n_labels = 0, n_colls = 0;
+    for (gint32 i = 0; i < N_LABELS; i++) {
+        n_labels += dense->labels[i].launches > 0;
     }
-    return fmax(fmax(device_ns, host_ns), fmax(bytes, launches));
-}
-
-void step_count_segment(const Segment *segment, const ProgramClock *clock, SegmentCounts *ret_counts)
-{
-    g_autofree Dense *dense = g_new0(Dense, 1);
-    memset(ret_counts, 0, sizeof *ret_counts);
-    for (guint i = 0; i < segment->instrs->len; i++) {
-        const Instr *instr = &g_array_index(segment->instrs, Instr, i);
-        if (instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE) {
-            count_instr(instr, clock, dense, ret_counts);
-        }
+    for (gint32 i = 0; i < N_GROUP_KINDS * N_COLLS; i++) {
+        n_colls += dense->colls[i / N_COLLS][i % N_COLLS].count > 0;
     }
-    ret_counts->most = most_of(segment, clock);
-    ret_counts->labels = g_new(LabelCount, N_LABELS);
-    ret_counts->colls = g_new(CollCount, N_GROUP_KINDS * N_COLLS);
+    counts->labels = g_new(LabelCount, n_labels);
+    counts->colls = g_new(CollCount, n_colls);
     for (gint32 i = 0; i < N_LABELS; i++) {
         if (dense->labels[i].launches > 0) {
             dense->labels[i].label = i;
-            ret_counts->labels[ret_counts->n_labels++] = dense->labels[i];
+            counts->labels[counts->n_labels++] = dense->labels[i];
         }
     }
     for (gint32 i = 0; i < N_GROUP_KINDS * N_COLLS; i++) {
@@ -71,11 +55,29 @@ void step_count_segment(const Segment *segment, const ProgramClock *clock, Segme
         if (coll->count > 0) {
             coll->group = i / N_COLLS;
             coll->coll = i % N_COLLS;
-            ret_counts->colls[ret_counts->n_colls++] = *coll;
+            counts->colls[counts->n_colls++] = *coll;
         }
     }
-    ret_counts->labels = g_renew(LabelCount, ret_counts->labels, ret_counts->n_labels);
-    ret_counts->colls = g_renew(CollCount, ret_counts->colls, ret_counts->n_colls);
+}
+
+void step_count_segment(const Segment *segment, const ProgramClock *clock, SegmentCounts *ret_counts)
+{
+    double device_ns = 0, host_ns = 0, bytes = 0, launches = 0; /* in doubles, which do not overflow */
+    Dense dense;
+    memset(&dense, 0, sizeof dense);
+    memset(ret_counts, 0, sizeof *ret_counts);
+    for (guint i = 0; i < segment->instrs->len; i++) {
+        const Instr *instr = &g_array_index(segment->instrs, Instr, i);
+        host_ns += (double)instr->host_ns;
+        if (instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE) {
+            count_instr(instr, clock, &dense, ret_counts);
+            device_ns += (double)program_instr_ns(clock, instr);
+            bytes += (double)instr->bytes;
+            launches += instr->n_launches;
+        }
+    }
+    ret_counts->most = fmax(fmax(device_ns, host_ns), fmax(bytes, launches));
+    keep_sums(&dense, ret_counts);
 }
 
 void step_counts_clear(SegmentCounts *counts)
@@ -109,6 +111,105 @@ static void add_counts(const SegmentCounts *counts, int64_t n, StepTimes *times)
     times->recomputed_flops += (double)n * counts->recomputed_flops;
 }
 
+/* ---- runs ---- */
+
+/* n times what one run of a segment adds. */
+static void add_segment(const SegmentCounts *counts, int64_t n, Dense *dense, SegmentCounts *sum)
+{
+    for (guint i = 0; i < counts->n_labels; i++) {
+        const LabelCount *more = &counts->labels[i];
+        LabelCount *label = &dense->labels[more->label];
+        label->launches += n * more->launches;
+        label->flops += (double)n * more->flops;
+        label->busy_ns += n * more->busy_ns;
+        label->moved_bytes += n * more->moved_bytes;
+    }
+    for (guint i = 0; i < counts->n_colls; i++) {
+        const CollCount *more = &counts->colls[i];
+        CollCount *coll = &dense->colls[more->group][more->coll];
+        coll->ns += n * more->ns;
+        coll->count += n * more->count;
+        coll->bytes += n * more->bytes;
+        for (int s = 0; s < N_STREAMS; s++) {
+            coll->loads[s] = link_load_max(coll->loads[s], more->loads[s]);
+        }
+    }
+    for (int i = 0; i < N_EVIDENCES; i++) {
+        sum->evidence_ns[i] += n * counts->evidence_ns[i];
+    }
+    sum->recomputed_flops += (double)n * counts->recomputed_flops;
+    if (counts->longest_ns > sum->longest_ns) {
+        sum->longest_ns = counts->longest_ns;
+        sum->longest_label = counts->longest_label;
+    }
+}
+
+static void find_facts(StepMemo *memo, const Program *program, const ProgramRun *run, RunFacts *facts)
+{
+    g_autofree int64_t *n_calls = g_new0(int64_t, program->segments->len + 1);
+    Dense dense;
+    memset(&dense, 0, sizeof dense);
+    for (guint c = run->first; c < run->first + run->n; c++) {
+        n_calls[g_array_index(program->calls, Call, c).segment]++;
+    }
+    for (guint s = 0; s < program->segments->len; s++) {
+        if (n_calls[s] > 0) {
+            Segment *segment = program_segment(program, (int)s);
+            TimeView view = step_view(memo, segment, &program->clock);
+            add_segment(step_counts(memo, segment, &program->clock), n_calls[s], &dense, &facts->counts);
+            facts->ahead_ns = MAX(facts->ahead_ns, MAX(view.host_ns, view.reach_ns));
+            facts->n_places = MAX(facts->n_places, view.n_places);
+        }
+    }
+    keep_sums(&dense, &facts->counts);
+    memo->known_bytes += sizeof *facts + facts->counts.n_labels * sizeof(LabelCount) + facts->counts.n_colls * sizeof(CollCount);
+}
+
+const RunFacts *step_run_facts(StepMemo *memo, const Program *program, const ProgramRun *run)
+{
+    RunFacts wanted = {.id = run->id, .side = program->clock.side, .part = program->clock.part};
+    RunFacts *facts = g_hash_table_lookup(memo->runs, &wanted);
+    if (facts == NULL) {
+        facts = g_memdup2(&wanted, sizeof wanted);
+        find_facts(memo, program, run, facts);
+        g_hash_table_insert(memo->runs, facts, facts);
+    }
+    return facts;
+}
+
+int64_t *step_calls_beside_runs(const Program *program)
+{
+    int64_t *n_calls = g_new0(int64_t, program->segments->len + 1);
+    guint r = 0;
+    for (guint c = 0; c < program->calls->len;) {
+        const ProgramRun *run = r < program->runs->len ? &g_array_index(program->runs, ProgramRun, r) : NULL;
+        if (run != NULL && run->first == c) {
+            c += run->n;
+            r++;
+        } else {
+            n_calls[g_array_index(program->calls, Call, c).segment] += program_call_times(program, c);
+            c++;
+        }
+    }
+    return n_calls;
+}
+
+void step_count(StepMemo *memo, const Program *program, StepTimes *times)
+{
+    g_autofree int64_t *n_calls = step_calls_beside_runs(program);
+    for (guint r = 0; r < program->runs->len; r++) {
+        const ProgramRun *run = &g_array_index(program->runs, ProgramRun, r);
+        add_counts(&step_run_facts(memo, program, run)->counts, program_call_times(program, run->first), times);
+    }
+    for (guint s = 0; s < program->segments->len; s++) {
+        if (n_calls[s] > 0) {
+            add_counts(step_counts(memo, program_segment(program, (int)s), &program->clock), n_calls[s], times);
+        }
+    }
+}
+
+/* ---- links ---- */
+
 /* The largest part of a level's link that collectives of each other stream take, all streams together. */
 static guint32 parts_beside(const StepTimes *times, int stream, int level)
 {
@@ -133,15 +234,4 @@ guint32 step_network_meets(const StepTimes *times, GroupKind group, CollKind col
         }
     }
     return levels;
-}
-
-void step_count(StepMemo *memo, const Program *program, StepTimes *times)
-{
-    g_autofree int64_t *n_calls = g_new0(int64_t, program->segments->len);
-    for (guint i = 0; i < program->calls->len; i++) {
-        n_calls[g_array_index(program->calls, Call, i).segment] += program_call_times(program, i);
-    }
-    for (guint s = 0; s < program->segments->len; s++) {
-        add_counts(step_counts(memo, program_segment(program, (int)s), &program->clock), n_calls[s], times);
-    }
 }

@@ -47,6 +47,22 @@ void fold_come_near(Fold *fold)
     fold->state = intern_bytes(fold->memo->states, words->data, n_bytes, &is_new);
 }
 
+/* Tokens stand for nothing. */
+static void clear_points(Fold *fold)
+{
+    const GArray *pointed = fold->memo->pointed;
+    for (guint i = 0; i < pointed->len; i++) {
+        fold->points[g_array_index(pointed, gint32, i)] = (LanePoint){0};
+    }
+    g_array_set_size(fold->memo->pointed, 0);
+}
+
+static void set_point(Fold *fold, gint32 token, LanePoint point)
+{
+    fold->points[token] = point;
+    g_array_append_val(fold->memo->pointed, token);
+}
+
 /* Takes the state up in the lanes. */
 static void load_state(Fold *fold)
 {
@@ -54,9 +70,9 @@ static void load_state(Fold *fold)
     const int64_t *words = intern_get(fold->memo->states, (guint32)fold->state, &n_bytes);
     fold->host_ns = words[0] != FAR ? fold->now_ns + words[0] : fold->host_ns;
     size_t at = 1 + lanes_load(fold->lanes, words + 1, fold->now_ns);
-    memset(fold->points, 0, sizeof *fold->points * (size_t)fold->program->n_tokens);
+    clear_points(fold);
     for (guint i = 0; i < fold->slots->len; i++, at += 2) {
-        fold->points[slot_token(fold, i)] = (LanePoint){(int)words[at], (uint64_t)words[at + 1]};
+        set_point(fold, slot_token(fold, i), (LanePoint){(int)words[at], (uint64_t)words[at + 1]});
     }
     fold->in_lanes = TRUE;
 }
@@ -141,7 +157,7 @@ static gboolean push_item(Fold *fold, const ViewItem *item, const gint32 *tokens
         fold->host_ns += item->host_ns;
         return TRUE;
     case VIEW_RECORD:
-        fold->points[tokens[item->value]] = lanes_point(lanes, item->lane);
+        set_point(fold, tokens[item->value], lanes_point(lanes, item->lane));
         return TRUE;
     case VIEW_WAIT:
         point = fold->points[tokens[item->value]];
@@ -417,7 +433,7 @@ static gboolean run_round(Fold *fold, gboolean *ret_settled)
         }
         const ProgramRun *run = find_run(program, c, &r);
         const Call *call = &g_array_index(program->calls, Call, c);
-        if (!(run != NULL ? fold_make_run(fold, run) : fold_make_move(fold, &fold->views[call->segment], call))) {
+        if (!(run != NULL ? fold_make_run(fold, run) : fold_make_move(fold, fold_view(fold, call->segment), call))) {
             return FALSE;
         }
         c += run != NULL ? run->n - 1 : 0;
@@ -449,16 +465,39 @@ static gboolean run_rounds(Fold *fold, gboolean *ret_settled)
     return !*ret_settled || fold_make_move(fold, &drain, &nothing);
 }
 
-/* Whether the lanes of a program may run ahead of its host: as far as is known, and its calls are short enough. */
-static gboolean may_run_ahead(const Fold *fold)
+const TimeView *fold_view(Fold *fold, gint32 segment)
+{
+    FoldView *view = &fold->views[segment];
+    if (!view->is_known) {
+        view->view = step_view(fold->memo, program_segment(fold->program, segment), &fold->program->clock);
+        view->is_known = TRUE;
+    }
+    return &view->view;
+}
+
+/*
+ * Looks at what the program calls. FALSE: a segment has no view. *ret_runs_ahead: its lanes may run ahead of its host, as
+ * far as is known: its calls are short enough.
+ */
+static gboolean look_at_calls(Fold *fold, gboolean *ret_runs_ahead)
 {
     const GArray *runs = fold->program->runs;
-    for (guint s = 0; s < fold->program->segments->len; s++) {
-        if (MAX(fold->views[s].host_ns, fold->views[s].reach_ns) > FAR_NS) {
-            return FALSE;
-        }
+    g_autofree int64_t *n_calls = step_calls_beside_runs(fold->program);
+    SimTime ahead_ns = 0;
+    guint n_places = 0;
+    for (guint r = 0; r < runs->len; r++) {
+        const RunFacts *facts = step_run_facts(fold->memo, fold->program, &g_array_index(runs, ProgramRun, r));
+        ahead_ns = MAX(ahead_ns, facts->ahead_ns);
+        n_places = MAX(n_places, facts->n_places);
     }
-    return runs->len == 0 || !g_hash_table_contains(fold->memo->kept_back, GUINT_TO_POINTER(g_array_index(runs, ProgramRun, 0).id + 1));
+    for (gint32 s = 0; s < (gint32)fold->program->segments->len; s++) {
+        const TimeView *view = n_calls[s] > 0 ? fold_view(fold, s) : NULL;
+        ahead_ns = view != NULL ? MAX(ahead_ns, MAX(view->host_ns, view->reach_ns)) : ahead_ns;
+        n_places = view != NULL ? MAX(n_places, view->n_places) : n_places;
+    }
+    *ret_runs_ahead = ahead_ns <= FAR_NS &&
+                      (runs->len == 0 || !g_hash_table_contains(fold->memo->kept_back, GUINT_TO_POINTER(g_array_index(runs, ProgramRun, 0).id + 1)));
+    return n_places <= VIEW_PLACES_MAX;
 }
 
 static void keep_back(const Fold *fold)
@@ -483,7 +522,7 @@ static gboolean fold_all(Fold *fold, const ShareLaw *law, gboolean runs_ahead, g
     fold->start_ns = -1;
     fold->sums = fold->start_sums = fold->end_sums = (LaneSums){{0}};
     g_array_set_size(fold->slots, 0);
-    memset(fold->points, 0, sizeof *fold->points * (size_t)(fold->program->n_tokens + 1));
+    clear_points(fold);
     lanes_reset(fold->lanes, law);
     store_state(fold, NULL, 0, &start);
     return run_rounds(fold, ret_settled);
@@ -491,21 +530,20 @@ static gboolean fold_all(Fold *fold, const ShareLaw *law, gboolean runs_ahead, g
 
 gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, StepTimes *times, gboolean *ret_settled)
 {
-    g_autofree TimeView *views = g_new(TimeView, program->segments->len + 1);
-    g_autofree LanePoint *points = g_new0(LanePoint, program->n_tokens + 1);
-    g_autofree Pending *pending = g_new(Pending, program->n_tokens + 1);
+    g_autofree FoldView *views = g_new0(FoldView, program->segments->len + 1);
     g_autoptr(GArray) slots = g_array_new(FALSE, FALSE, sizeof(gint32)), run_marks = g_array_new(FALSE, FALSE, sizeof(MoveMark));
-    Fold fold = {.memo = memo, .lanes = memo->lanes, .program = program, .times = times, .views = views, .points = points,
-                 .slots = slots, .run_marks = run_marks, .pending = pending};
-    for (guint s = 0; s < program->segments->len; s++) {
-        views[s] = step_view(memo, program_segment(program, (int)s), &program->clock);
-        if (views[s].n_places > VIEW_PLACES_MAX) {
-            *ret_settled = FALSE;
-            return TRUE;
-        }
+    gboolean runs_ahead;
+    g_array_set_size(memo->points, MAX(memo->points->len, (guint)program->n_tokens + 1));
+    g_array_set_size(memo->pending, MAX(memo->pending->len, (guint)program->n_tokens + 1));
+    Fold fold = {.memo = memo, .lanes = memo->lanes, .program = program, .times = times, .views = views,
+                 .points = (LanePoint *)(void *)memo->points->data, .slots = slots, .run_marks = run_marks,
+                 .pending = (Pending *)(void *)memo->pending->data};
+    if (!look_at_calls(&fold, &runs_ahead)) {
+        *ret_settled = FALSE;
+        return TRUE;
     }
     uint64_t n_events = lanes_n_events(memo->lanes);
-    gboolean runs_ahead = may_run_ahead(&fold), ok = fold_all(&fold, law, runs_ahead, ret_settled);
+    gboolean ok = fold_all(&fold, law, runs_ahead, ret_settled);
     if (fold.is_late) {
         keep_back(&fold);
         ok = fold_all(&fold, law, FALSE, ret_settled);

@@ -18,6 +18,12 @@ typedef struct Pending {
     LanePoint left;
 } Pending;
 
+/* A segment's view, once somebody has asked for it. */
+typedef struct FoldView {
+    TimeView view;
+    gboolean is_known;
+} FoldView;
+
 /*
  * A run of a program. The moment is known in one of two forms or both: as a state, with the program's token for each of
  * its pending ones (slots), or in the lanes, with the point that each token stands for.
@@ -28,7 +34,7 @@ typedef struct Fold {
     const Program *program;
     StepTimes *times;
     int64_t law_key; /* the law, and whether the lanes may run ahead */
-    TimeView *views; /* by segment */
+    FoldView *views; /* by segment */
     gint64 state;    /* -1: only in the lanes */
     gboolean in_lanes;
     GArray *slots;     /* gint32: program tokens that are pending, when the moment is a state */
@@ -74,6 +80,9 @@ gboolean fold_is_far(const Fold *fold);
 
 /* The state, which was named without the host, gets its name with it. */
 void fold_come_near(Fold *fold);
+
+/* View of a segment of the program. */
+const TimeView *fold_view(Fold *fold, gint32 segment);
 
 /* One call: looked up if it can be. FALSE: the program blocks itself. */
 gboolean fold_make_move(Fold *fold, const TimeView *view, const Call *call);

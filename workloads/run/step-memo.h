@@ -107,6 +107,16 @@ typedef struct SegmentCounts {
     gint32 longest_label;
 } SegmentCounts;
 
+/* What a run of calls (program.h) is at a clock, whatever program it is in. */
+typedef struct RunFacts {
+    guint32 id;
+    gint64 side;
+    double part;
+    SegmentCounts counts; /* of its calls, each once */
+    SimTime ahead_ns;     /* the largest host_ns or reach_ns of its views */
+    guint n_places;       /* the most that one has */
+} RunFacts;
+
 struct StepMemo {
     Intern *laws, *views, *states, *keys;
     Cluster *cluster; /* whose law it is; kept alive */
@@ -121,9 +131,12 @@ struct StepMemo {
     GHashTable *kept_back; /* ids of first runs of programs whose lanes must not run ahead: for look-up alone */
     struct KnownView *latest[STEP_LATEST]; /* of segments by their address: asked for last */
     GHashTable *known;     /* KnownView by segment and clock: of segments that are shared between plans */
-    size_t known_bytes;
+    GHashTable *runs;      /* RunFacts */
+    size_t known_bytes;    /* of both */
     Lanes *lanes;
     GArray *words, *items, *places; /* scratch */
+    GArray *points, *pending;       /* scratch of a fold, by token: LanePoint, which are 0 between folds; Pending */
+    GArray *pointed;                /* tokens that points are not 0 of */
     SegmentCounts counts;           /* of the last segment that is not shared */
     uint64_t n_looked_up, n_simulated;
 };
@@ -144,6 +157,12 @@ gboolean step_fold(StepMemo *memo, const ShareLaw *law, const Program *program, 
 const SegmentCounts *step_counts(StepMemo *memo, Segment *segment, const ProgramClock *clock);
 void step_count_segment(const Segment *segment, const ProgramClock *clock, SegmentCounts *ret_counts);
 void step_counts_clear(SegmentCounts *counts);
+
+/* What a run of a program is at its clock; borrowed. */
+const RunFacts *step_run_facts(StepMemo *memo, const Program *program, const ProgramRun *run);
+
+/* How often each segment of a program is called outside of its runs; free with g_free(). */
+int64_t *step_calls_beside_runs(const Program *program);
 
 /* Everything of a step that does not depend on when: counts and nominal times by label, of one class. */
 void step_count(StepMemo *memo, const Program *program, StepTimes *times);

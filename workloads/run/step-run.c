@@ -137,7 +137,7 @@ gboolean fold_make_run(Fold *fold, const ProgramRun *run)
             }
         }
         const Call *call = &g_array_index(fold->program->calls, Call, run->first + place);
-        if (!fold_make_move(fold, &fold->views[call->segment], call)) {
+        if (!fold_make_move(fold, fold_view(fold, call->segment), call)) {
             return FALSE;
         }
         follow_host(fold, stops, n_stops, fold->was_near, fold_lead_ns(fold));

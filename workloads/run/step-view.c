@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "workloads/run/step-memo.h"
+#include "workloads/run/step-fold.h"
 
 /* The view of a segment that several programs share. */
 typedef struct KnownView {
@@ -43,8 +43,30 @@ static void known_free(void *data)
     g_free(data);
 }
 
+static guint facts_hash(const void *data)
+{
+    const RunFacts *facts = data;
+    uint64_t part;
+    memcpy(&part, &facts->part, sizeof part);
+    return (guint)((facts->id ^ part * 0xff51afd7ed558ccdu) * 0x9e3779b97f4a7c15u >> 32) ^ (guint)facts->side;
+}
+
+static gboolean facts_equal(const void *a, const void *b)
+{
+    const RunFacts *x = a, *y = b;
+    return x->id == y->id && x->side == y->side && memcmp(&x->part, &y->part, sizeof x->part) == 0;
+}
+
+static void facts_free(void *data)
+{
+    RunFacts *facts = data;
+    step_counts_clear(&facts->counts);
+    g_free(facts);
+}
+
 static void memo_start(StepMemo *memo)
 {
+    memo->runs = g_hash_table_new_full(facts_hash, facts_equal, facts_free, NULL);
     memo->known = g_hash_table_new_full(known_hash, known_equal, known_free, NULL);
     memset(memo->latest, 0, sizeof memo->latest);
 }
@@ -72,6 +94,9 @@ StepMemo *step_memo_new(void)
     memo->words = g_array_new(FALSE, FALSE, sizeof(int64_t));
     memo->items = g_array_new(FALSE, FALSE, sizeof(ViewItem));
     memo->places = g_array_new(FALSE, FALSE, sizeof(Place));
+    memo->points = g_array_new(FALSE, TRUE, sizeof(LanePoint));
+    memo->pending = g_array_new(FALSE, FALSE, sizeof(Pending));
+    memo->pointed = g_array_new(FALSE, FALSE, sizeof(gint32));
     memo_start(memo);
     return memo;
 }
@@ -93,10 +118,14 @@ void step_memo_free(StepMemo *memo)
     g_array_unref(memo->run_slots);
     g_hash_table_unref(memo->kept_back);
     g_hash_table_unref(memo->known);
+    g_hash_table_unref(memo->runs);
     lanes_free(memo->lanes);
     g_array_unref(memo->words);
     g_array_unref(memo->items);
     g_array_unref(memo->places);
+    g_array_unref(memo->points);
+    g_array_unref(memo->pending);
+    g_array_unref(memo->pointed);
     step_counts_clear(&memo->counts);
     g_free(memo);
 }
@@ -120,6 +149,7 @@ void step_memo_clear(StepMemo *memo)
     g_array_set_size(memo->run_slots, 0);
     g_hash_table_remove_all(memo->kept_back);
     g_hash_table_unref(memo->known);
+    g_hash_table_unref(memo->runs);
     memo->known_bytes = 0;
     memo_start(memo);
 }

@@ -448,14 +448,26 @@ static gboolean check_sums(StepMemo *memo, const Program *program, const Plan *p
     return FALSE;
 }
 
+static gboolean check_longest(const SegmentCounts *counts, const Plan *plan, GError **error)
+{
+    if (counts->longest_ns <= WORK_NS_MAX) {
+        return TRUE;
+    }
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: workload: one %s takes more than ten hours; lower seq_len or micro_batch",
+                plan->name, program_label_name(counts->longest_label));
+    return FALSE;
+}
+
 static gboolean check_durations(StepMemo *memo, const Program *program, const Plan *plan, GError **error)
 {
+    g_autofree int64_t *n_calls = step_calls_beside_runs(program);
+    for (guint r = 0; r < program->runs->len; r++) {
+        if (!check_longest(&step_run_facts(memo, program, &g_array_index(program->runs, ProgramRun, r))->counts, plan, error)) {
+            return FALSE;
+        }
+    }
     for (guint s = 0; s < program->segments->len; s++) {
-        const SegmentCounts *counts = step_counts(memo, program_segment(program, (int)s), &program->clock);
-        if (counts->longest_ns > WORK_NS_MAX) {
-            g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                        "%s: workload: one %s takes more than ten hours; lower seq_len or micro_batch", plan->name,
-                        program_label_name(counts->longest_label));
+        if (n_calls[s] > 0 && !check_longest(step_counts(memo, program_segment(program, (int)s), &program->clock), plan, error)) {
             return FALSE;
         }
     }
