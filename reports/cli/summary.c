@@ -93,6 +93,53 @@ static void append_utilisation(GString *out, const Plan *plan, const Result *res
                            result->tflops_per_gpu);
 }
 
+static int by_recomputed(gconstpointer a, gconstpointer b)
+{
+    const ResultOperator *x = *(ResultOperator *const *)a, *y = *(ResultOperator *const *)b;
+    return x->recomputed_s < y->recomputed_s ? 1 : x->recomputed_s > y->recomputed_s ? -1 : strcmp(x->name, y->name);
+}
+
+/* What backward computes again, and what of it takes the longest. */
+static void append_recomputation(GString *out, const Result *result)
+{
+    const guint most = 2;
+    g_autoptr(GPtrArray) again = g_ptr_array_new();
+    for (guint i = 0; i < result->operators->len; i++) {
+        if (((const ResultOperator *)g_ptr_array_index(result->operators, i))->recomputed_s > 0) {
+            g_ptr_array_add(again, g_ptr_array_index(result->operators, i));
+        }
+    }
+    if (again->len == 0) {
+        return;
+    }
+    g_ptr_array_sort(again, by_recomputed);
+    g_autofree char *all = text_seconds(result->recompute_s);
+    g_string_append_printf(out, "  backward computes %s of kernels again:", all);
+    for (guint i = 0; i < MIN(again->len, most); i++) {
+        const ResultOperator *entry = g_ptr_array_index(again, i);
+        g_autofree char *time = text_seconds(entry->recomputed_s);
+        g_string_append_printf(out, "%s %s %s", i > 0 ? "," : "", entry->name, time);
+    }
+    g_string_append(out, again->len > most ? " and others\n" : "\n");
+}
+
+/* How much the host has to do, where the device waits for it. */
+static void append_host_work(GString *out, const Plan *plan, const Result *result)
+{
+    const double worth_it = 0.01;
+    if (!(result->exposed_host_s > worth_it * result->step_time_s)) {
+        return;
+    }
+    g_autofree char *work = text_seconds(result->host_s);
+    g_string_append_printf(out, "  the host works %s to issue it", work);
+    if (result->host_tables_s > worth_it * result->step_time_s) {
+        g_autofree char *tables = text_seconds(result->host_tables_s);
+        g_string_append_printf(out, ", %s of that on tables for copy-ins of gradients%s", tables,
+                               plan->host_keeps_pages ? "" : "\n  (less with memory.host_keeps_pages)");
+    }
+    g_string_append_c(out, '\n');
+}
+
 static void append_time(GString *out, const Plan *plan, const Result *result)
 {
     g_autofree char *step = text_seconds(result->step_time_s);
@@ -117,6 +164,8 @@ static void append_time(GString *out, const Plan *plan, const Result *result)
         g_autofree char *crowded = text_seconds(result->crowded_s);
         g_string_append_printf(out, "  collectives slow each other down on shared links for %s\n", crowded);
     }
+    append_recomputation(out, result);
+    append_host_work(out, plan, result);
     append_utilisation(out, plan, result);
 }
 

@@ -205,3 +205,32 @@ $ printf '{"model": "qwen3-30b-a3b", "cluster": {"preset": "h200-sxm", "nodes": 
       "network": "closed_form",
   "ranks": 134217728,
 ? 0
+
+# What recomputation costs, and a host that is slower than its device: with a table of the host's for each copy-in, and without.
+= host.json
+{"model": {"config": "models/moe-64e-shared.json", "overrides": {"num_hidden_layers": 8}},
+ "cluster": {"preset": "h200-sxm", "nodes": 1, "gpus_per_node": 1},
+ "workload": {"seq_len": 4096, "micro_batch": 4, "global_batch": 4}, "kernels": "eager",
+ "memory": {"recompute": "selective"}}
+=
+
+$ mkdir -p models; cp $SRC/tests/reference/models/moe-64e-shared.json models; moesim host.json | grep -A1 -e "again:" -e works | head -3
+~   backward computes * ms of kernels again: unpermute * ms, RoPE * ms and others
+~   the host works * ms to issue it, * ms of that on tables for copy-ins of gradients
+  (less with memory.host_keeps_pages)
+? 0
+
+$ sed 's/"selective"/"full", "host_keeps_pages": true/' host.json > keeps.json; moesim keeps.json | grep -A1 -e "again:" -e works | head -2
+~   backward computes * ms of kernels again: grouped GEMM * ms, unpermute * ms and others
+~   MFU*
+? 0
+
+$ moesim keeps.json --json | grep -E '"(recompute|host|host_tables)_s"' | tr -d ' 0-9.,'
+"recompute_s":
+"host_s":
+"host_tables_s":
+? 0
+
+$ sed 's/"selective"/"full", "host_keeps_pages": 1/' host.json > wrong.json; moesim wrong.json
+! moesim: wrong.json:4:54: memory.host_keeps_pages: must be true or false, not 1
+? 2

@@ -461,7 +461,12 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
         keep_grads(emitter, group, arg, grads, first);
         return;
     }
-    emit_host(emitter, emitter->device->fsdp_group_ns + group->copy_in_ns);
+    emit_host(emitter, emitter->device->fsdp_group_ns);
+    if (group->copy_in_ns > 0) {
+        Instr *table = emit(emitter, INSTR_HOST, STREAM_COMPUTE);
+        table->label = LABEL_GRAD_COPY_IN;
+        table->host_ns = group->copy_in_ns;
+    }
     if (last_reduce >= 0) {
         fsdp_release_reduce(emitter, last_reduce);
     }

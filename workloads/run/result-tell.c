@@ -78,6 +78,9 @@ static void tell_time(const Teller *to, const char *key, const Result *result)
         }
         number(to, "exposed_host_s", result->exposed_host_s);
         number(to, "network_shared_s", result->crowded_s);
+        number(to, "recompute_s", result->recompute_s);
+        number(to, "host_s", result->host_s);
+        number(to, "host_tables_s", result->host_tables_s);
         if (result->matrix_max_over_mean > 0) {
             number(to, "matrix_max_over_mean", result->matrix_max_over_mean);
         }
@@ -264,6 +267,7 @@ static void tell_operators(const Teller *to, const char *key, const Result *resu
             begin_item(to);
             text(to, "name", entry->name);
             number(to, "time_s", entry->seconds);
+            number(to, "recomputed_s", entry->recomputed_s);
             integer(to, "launches", entry->launches);
             number(to, "flops", entry->flops);
             end(to);

@@ -14,6 +14,7 @@
 typedef struct ResultOperator {
     char *name;     /* operator class title */
     double seconds; /* device time of the slowest rank over one step, forward + backward + recomputation */
+    double recomputed_s; /* of that, recomputation */
     int64_t launches;
     double flops;
 } ResultOperator;
@@ -89,6 +90,8 @@ typedef struct Result {
     double mfu, hfu; /* NAN when the device has no dense peak for the compute type: null in JSON */
     double matrix_max_over_mean; /* Muon: products of the rank that owns the costliest matrices over the mean rank's; 0 = no Muon */
     double forward_s, backward_s, optimizer_s, exposed_comm_s, bubble_s, exposed_host_s, crowded_s;
+    double recompute_s;          /* device time of what backward computes again */
+    double host_s, host_tables_s; /* what the host works to issue a step; of that, on tables that copy-ins of gradients read */
     GPtrArray *operators;   /* ResultOperator, most time first */
     GPtrArray *collectives; /* ResultCollective */
     int64_t peak_memory_bytes, reserved_memory_bytes, static_memory_bytes, after_forward_memory_bytes;

@@ -98,6 +98,8 @@ static void fill_operators(const Run *run, Result *result)
         ResultOperator *entry = g_new0(ResultOperator, 1);
         entry->name = g_strdup(program_label_name(label));
         entry->seconds = seconds(times->busy_ns[label]);
+        entry->recomputed_s = seconds(times->recomputed_ns[label]);
+        result->recompute_s += entry->recomputed_s;
         entry->launches = times->launches[label];
         entry->flops = times->flops[label];
         g_ptr_array_add(result->operators, entry);
@@ -175,6 +177,8 @@ static void fill_times(const Run *run, Result *result)
     result->exposed_comm_s = seconds(times->exposed_comm_ns);
     result->exposed_host_s = seconds(times->exposed_host_ns);
     result->crowded_s = seconds(times->crowded_ns);
+    result->host_s = seconds(times->host_ns);
+    result->host_tables_s = seconds(times->table_ns);
     for (int i = 0; i < N_EVIDENCES; i++) {
         all += (double)times->evidence_ns[i];
     }

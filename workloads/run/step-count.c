@@ -16,6 +16,7 @@ static void count_instr(const Instr *instr, const ProgramClock *clock, Dense *de
     label->launches += instr->n_launches;
     label->flops += instr->flops;
     label->busy_ns += device_ns;
+    label->recomputed_ns += instr->phase == PHASE_RECOMPUTE ? device_ns : 0;
     label->moved_bytes += instr->kind == INSTR_COMPUTE ? instr->bytes : 0;
     counts->evidence_ns[instr->evidence] += device_ns;
     counts->recomputed_flops += instr->phase == PHASE_RECOMPUTE ? instr->flops : instr->repeated_flops;
@@ -69,6 +70,8 @@ void step_count_segment(const Segment *segment, const ProgramClock *clock, Segme
     for (guint i = 0; i < segment->instrs->len; i++) {
         const Instr *instr = &g_array_index(segment->instrs, Instr, i);
         host_ns += (double)instr->host_ns;
+        ret_counts->host_ns += instr->host_ns;
+        ret_counts->table_ns += instr->kind == INSTR_HOST && instr->label == LABEL_GRAD_COPY_IN ? instr->host_ns : 0;
         if (instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE) {
             count_instr(instr, clock, &dense, ret_counts);
             device_ns += (double)program_instr_ns(clock, instr);
@@ -93,6 +96,7 @@ static void add_counts(const SegmentCounts *counts, int64_t n, StepTimes *times)
         times->launches[label->label] += n * label->launches;
         times->flops[label->label] += (double)n * label->flops;
         times->busy_ns[label->label] += n * label->busy_ns;
+        times->recomputed_ns[label->label] += n * label->recomputed_ns;
         times->moved_bytes[label->label] += n * label->moved_bytes;
     }
     for (guint i = 0; i < counts->n_colls; i++) {
@@ -109,6 +113,8 @@ static void add_counts(const SegmentCounts *counts, int64_t n, StepTimes *times)
         times->evidence_ns[i] += n * counts->evidence_ns[i];
     }
     times->recomputed_flops += (double)n * counts->recomputed_flops;
+    times->host_ns += n * counts->host_ns;
+    times->table_ns += n * counts->table_ns;
 }
 
 /* ---- runs ---- */
@@ -122,6 +128,7 @@ static void add_segment(const SegmentCounts *counts, int64_t n, Dense *dense, Se
         label->launches += n * more->launches;
         label->flops += (double)n * more->flops;
         label->busy_ns += n * more->busy_ns;
+        label->recomputed_ns += n * more->recomputed_ns;
         label->moved_bytes += n * more->moved_bytes;
     }
     for (guint i = 0; i < counts->n_colls; i++) {
@@ -138,6 +145,8 @@ static void add_segment(const SegmentCounts *counts, int64_t n, Dense *dense, Se
         sum->evidence_ns[i] += n * counts->evidence_ns[i];
     }
     sum->recomputed_flops += (double)n * counts->recomputed_flops;
+    sum->host_ns += n * counts->host_ns;
+    sum->table_ns += n * counts->table_ns;
     if (counts->longest_ns > sum->longest_ns) {
         sum->longest_ns = counts->longest_ns;
         sum->longest_label = counts->longest_label;

@@ -85,7 +85,7 @@ typedef struct LabelCount {
     gint32 label;
     int64_t launches;
     double flops;
-    SimTime busy_ns;
+    SimTime busy_ns, recomputed_ns;
     int64_t moved_bytes;
 } LabelCount;
 
@@ -102,6 +102,7 @@ typedef struct SegmentCounts {
     guint n_labels, n_colls;
     SimTime evidence_ns[N_EVIDENCES];
     double recomputed_flops;
+    SimTime host_ns, table_ns; /* of all instructions; of that, tables of copy-ins */
     double most;        /* the largest of its sums of device times, host times, bytes and launches */
     SimTime longest_ns; /* of its instructions; G_MAXINT64: past what can be counted */
     gint32 longest_label;

@@ -20,6 +20,8 @@ typedef struct StepTimes {
     SimTime exposed_host_ns;      /* nothing running there */
     SimTime crowded_ns;           /* links of the network slow collectives of the observed class down */
     SimTime busy_ns[N_LABELS];    /* observed class: time of kernels by label, collectives included */
+    SimTime recomputed_ns[N_LABELS]; /* of that, in recomputation */
+    SimTime host_ns, table_ns;    /* what its host works to issue the step; of that, on tables that copy-ins of gradients read */
     int64_t launches[N_LABELS];
     double flops[N_LABELS];
     int64_t moved_bytes[N_LABELS]; /* copies between HBM and DDR, by label */
