@@ -75,6 +75,7 @@ static const DrawField fields[] = {
     {"optimizer.per_head", "||true"},
     {"optimizer.master_weights", "||true"},
     {"optimizer.moments", "||fp32|bf16|int8"},
+    {"network.level", "||flows|closed_form"},
     {"kernels.default", "|fused|eager"},
     {"kernels.kda", "|||fused|eager"},
     {"kernels.rmsnorm", "|||fused|eager"},

@@ -7,6 +7,7 @@
 #include "tests/check.h"
 
 #include "sim/base/json-read.h"
+#include "workloads/draw.h"
 #include "workloads/sweep/sweep.h"
 
 static json_t *load(const char *path)
@@ -84,6 +85,57 @@ static void test_same_fields(void **state)
     assert_true(g_hash_table_size(read) > 40);
     check_subset(read, known, "read, but not in the schema");
     check_subset(known, read, "in the schema, but not read");
+}
+
+/* Fields that drawn plans leave alone: those of one value, sizes of the machine, files, and what only times or loads know. */
+static const char *const undrawn[] = {
+    "$schema",         "_note",       "model.overrides",   "cluster.file",      "cluster.nodes",          "parallel.dp_shard",
+    "parallel.etp",    "parallel.tp", "parallel.cp",       "parallel.pp",       "workload.image_tokens",  "workload.routing.load_file",
+    "workload.routing.sample_tokens", "workload.routing.replicas", "moe.balance_steps", "moe.balance_rate", "moe.replace_every",
+    "precision.compute",
+};
+
+static gboolean is_drawn(const char *path)
+{
+    for (int i = 0; i < draw_n_fields(); i++) {
+        if (strcmp(draw_field(i)->path, path) == 0) {
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+/* Checks the leaves below a schema. Returns how many. */
+static int check_drawn(json_t *schema, const char *prefix)
+{
+    int n = 0;
+    size_t a;
+    json_t *value, *choice, *properties = json_object_get(schema, "properties");
+    const char *key;
+    json_array_foreach (json_object_get(schema, "oneOf"), a, choice) {
+        n += check_drawn(choice, prefix);
+    }
+    json_object_foreach (properties, key, value) {
+        g_autofree char *path = prefix[0] != '\0' ? g_strdup_printf("%s.%s", prefix, key) : g_strdup(key);
+        int below = check_drawn(value, path);
+        gboolean listed = FALSE;
+        for (size_t i = 0; i < G_N_ELEMENTS(undrawn); i++) {
+            listed = listed || strcmp(undrawn[i], path) == 0;
+        }
+        if (below == 0 && is_drawn(path) == listed) {
+            print_error("%s: %s\n", path, listed ? "drawn, but listed as left alone" : "a field that no drawn plan has (workloads/draw.c)");
+            fail();
+        }
+        n += below > 0 ? below : 1;
+    }
+    return n;
+}
+
+static void test_drawn_fields(void **state)
+{
+    (void)state;
+    g_autoptr(json_t) schema = load("reports/schema/plan.schema.json");
+    assert_true(check_drawn(schema, "") > 60);
 }
 
 /* As much of a validator as the schema's own words need. */
@@ -247,7 +299,7 @@ static void test_sweep_fields(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_fields),
+        cmocka_unit_test(test_same_fields), cmocka_unit_test(test_drawn_fields),
         cmocka_unit_test(test_presets),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_sweeps),
