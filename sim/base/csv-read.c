@@ -45,12 +45,13 @@ static void on_cell(void *text, size_t length, void *self)
 
 static void check_header(CsvTable *table)
 {
+    g_autoptr(GHashTable) names = g_hash_table_new(g_str_hash, g_str_equal); /* for look-up alone */
     for (size_t i = 0; i < table->n_columns; i++) {
         const char *name = csv_table_column(table, i);
         if (name[0] == '\0') {
             fail(table, table->row_line, "column %" G_GSIZE_FORMAT " has no name", i + 1);
         }
-        if (csv_table_find(table, name) != (int)i) {
+        if (!g_hash_table_add(names, g_ptr_array_index(table->cells, i))) {
             fail(table, table->row_line, "column \"%s\" stands there twice", name);
         }
     }

@@ -11,17 +11,35 @@
 
 #include "sim/base/error.h"
 
+enum { FILE_BYTES_MAX = 1 << 28 };
+
 static gboolean fail(GError **error, const char *path, const char *what, int number)
 {
     g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_IO, "%s: %s: %s", path, what, g_strerror(number));
     return FALSE;
 }
 
+/* Reads to the end; FALSE with errno set: 0 = there is more than FILE_BYTES_MAX, as a device may never end. */
+static gboolean read_all(int fd, GByteArray *bytes)
+{
+    enum { PIECE = 1 << 16 };
+    for (;;) {
+        guint length = bytes->len;
+        g_byte_array_set_size(bytes, length + PIECE);
+        ssize_t n = read(fd, bytes->data + length, PIECE);
+        g_byte_array_set_size(bytes, length + (guint)MAX(n, 0));
+        if (n == 0 || (n < 0 && errno != EINTR)) {
+            return n == 0;
+        }
+        if (bytes->len > FILE_BYTES_MAX) {
+            errno = 0;
+            return FALSE;
+        }
+    }
+}
+
 char *file_read(const char *path, size_t *ret_length, GError **error)
 {
-    g_autofree char *text = NULL;
-    g_autoptr(GError) cause = NULL;
-    size_t length;
     struct stat info;
     if (g_stat(path, &info) != 0) {
         fail(error, path, "cannot read", errno);
@@ -31,14 +49,29 @@ char *file_read(const char *path, size_t *ret_length, GError **error)
         fail(error, path, "cannot read", EISDIR);
         return NULL;
     }
-    if (!g_file_get_contents(path, &text, &length, &cause)) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_IO, "%s: cannot read: %s", path, cause->message);
+    int fd = g_open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) {
+        fail(error, path, "cannot read", errno);
+        return NULL;
+    }
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+    gboolean done = read_all(fd, bytes);
+    int number = errno;
+    close(fd);
+    if (!done && number == 0) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: holds more than 256 MiB, which no file does that can be meant here", path);
+        return NULL;
+    }
+    if (!done) {
+        fail(error, path, "cannot read", number);
         return NULL;
     }
     if (ret_length != NULL) {
-        *ret_length = length;
+        *ret_length = bytes->len;
     }
-    return g_steal_pointer(&text);
+    static const guint8 end = 0;
+    g_byte_array_append(bytes, &end, 1);
+    return (char *)g_byte_array_free(g_steal_pointer(&bytes), FALSE);
 }
 
 /* Writes everything and closes fd. FALSE with errno set. */

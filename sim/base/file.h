@@ -9,7 +9,7 @@
 
 #include <glib.h>
 
-/* Content of the file with a NUL behind it (not counted in ret_length, which may be NULL); caller frees. */
+/* Content of the file with a NUL behind it (not counted in ret_length, which may be NULL); caller frees. More than 256 MiB is an error of the input. */
 char *file_read(const char *path, size_t *ret_length, GError **error);
 
 /* Replaces the file's content, or makes the file. */

@@ -72,12 +72,31 @@ static void test_header_only(void **state)
     check_int(csv_table_n_rows(table), 0);
 }
 
+/* As many columns as a file may have by mistake (a table that lies on its side) cost no more each than a few do. */
+static void test_wide(void **state)
+{
+    (void)state;
+    enum { N = 200000 };
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GString) text = g_string_new("c");
+    for (int i = 1; i < N; i++) {
+        g_string_append_printf(text, ",c%d", i);
+    }
+    g_autoptr(CsvTable) table = csv_table_parse(text->str, text->len, "t.csv", &error);
+    check_no_error(error);
+    check_int(csv_table_find(table, "c199999"), N - 1);
+    g_string_append(text, ",c7");
+    assert_null(csv_table_parse(text->str, text->len, "t.csv", &error));
+    check_error(&error, MOESIM_ERROR_INPUT, "t.csv:1: column \"c7\" stands there twice");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_read),
         cmocka_unit_test(test_wrong),
         cmocka_unit_test(test_header_only),
+        cmocka_unit_test(test_wide),
     };
     return cmocka_run_group_tests_name("csv-read", tests, NULL, NULL);
 }

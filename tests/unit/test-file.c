@@ -81,6 +81,20 @@ static void test_full(void **state)
     check_error(&error, MOESIM_ERROR_IO, "/dev/full: cannot write");
 }
 
+/* What never ends is given up, not read until memory does. */
+static void test_endless(void **state)
+{
+    (void)state;
+    g_autoptr(GError) error = NULL;
+    assert_null(file_read("/dev/zero", NULL, &error));
+    check_error(&error, MOESIM_ERROR_INPUT, "/dev/zero: holds more than 256 MiB");
+    size_t length = 1;
+    g_autofree char *nothing = file_read("/dev/null", &length, &error);
+    check_no_error(error);
+    check_int(length, 0);
+    check_string(nothing, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -88,6 +102,7 @@ int main(void)
         cmocka_unit_test(test_mode_and_link),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_full),
+        cmocka_unit_test(test_endless),
     };
     return cmocka_run_group_tests_name("file", tests, NULL, NULL);
 }
