@@ -256,9 +256,10 @@ static JsonDoc *open_descriptor(const char *name_or_path, GError **error)
         if (nearest == NULL) {
             nearest = error_nearest_name(name_or_path, (const char *const *)names, g_strv_length(names));
         }
+        g_autofree char *shown = error_shorten(name_or_path);
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
                     "no hardware preset \"%s\"%s%s%s (\"moesim hw\" lists them; a path to a descriptor works too)",
-                    name_or_path, nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
+                    shown, nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
                     nearest != NULL ? "\"?" : "");
         return NULL;
     }

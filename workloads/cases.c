@@ -73,7 +73,7 @@ static json_t *word_value(const char *word, GError **error)
         return value;
     }
     if (looks_like_number(word) || strchr("[{\"", word[0]) != NULL) {
-        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "'%s' is no JSON value: %s", word, problem.text);
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "'%s' is no JSON value: %s", word, json_cause(&problem));
         return NULL;
     }
     value = json_string(word);

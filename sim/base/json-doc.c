@@ -47,6 +47,21 @@ static char *without_specials(const char *text, size_t length)
     return g_string_free(clean, FALSE);
 }
 
+const char *json_cause(const json_error_t *error)
+{
+    switch (json_error_code(error)) {
+    case json_error_numeric_overflow:
+        return "this number is too large: a whole one has at most 64 bits, any other is at most 1.8e308";
+    case json_error_null_character:
+    case json_error_null_byte_in_key:
+        return "a text holds the character \\u0000, which none here may";
+    case json_error_stack_overflow:
+        return "objects and lists lie in one another too deep";
+    default:
+        return error->text;
+    }
+}
+
 static JsonDoc *doc_parse(char *text, size_t length, const char *name, gboolean lenient, GError **error)
 {
     g_autoptr(JsonDoc) doc = g_new0(JsonDoc, 1);
@@ -61,7 +76,7 @@ static JsonDoc *doc_parse(char *text, size_t length, const char *name, gboolean 
     doc->root = json_loads(lenient ? clean : text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
     if (doc->root == NULL) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s:%d:%d: %s", name, MAX(cause.line, 1),
-                    MAX(cause.column, 1), cause.text);
+                    MAX(cause.column, 1), json_cause(&cause));
         return NULL;
     }
     return g_steal_pointer(&doc);

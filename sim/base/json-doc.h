@@ -29,6 +29,9 @@ JsonDoc *json_doc_ref(JsonDoc *doc); /* one more owner: json_doc_free() then let
 void json_doc_free(JsonDoc *doc);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(JsonDoc, json_doc_free)
 
+/* What a parser of JSON complains of, in words of its users; borrowed from the error or static. */
+const char *json_cause(const json_error_t *error);
+
 json_t *json_doc_root(const JsonDoc *doc);     /* borrowed */
 const char *json_doc_name(const JsonDoc *doc); /* file name for messages */
 

@@ -76,7 +76,8 @@ static const Unit *find_unit(const Unit *units, size_t n_units, const char *name
 
 static gboolean fail(GError **error, const char *text, const char *what)
 {
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "\"%s\" is not %s", text, what);
+    g_autofree char *shown = error_shorten(text);
+    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "\"%s\" is not %s", shown, what);
     return FALSE;
 }
 

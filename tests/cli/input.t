@@ -32,6 +32,23 @@ $ head -c 100000 /dev/zero | tr '\0' '[' > deep.json; moesim deep.json
 ! ~ moesim: deep.json:1:*
 ? 2
 
+$ echo '{"model": "kimi-k3", "cluster": {"preset": "h200-sxm", "nodes": 1000000000000000000000000000000}}' > vast.json; moesim vast.json
+! ~ moesim: vast.json:1:*: this number is too large: a whole one has at most 64 bits, any other is at most 1.8e308
+? 2
+
+$ echo '{"model": "kimi-k3", "cluster": {"preset": "h200-sxm", "nodes": 1e999}}' > vast.json; moesim vast.json
+! ~ moesim: vast.json:1:*: this number is too large: *
+? 2
+
+$ printf '{"model": "kimi\\u0000-k3"}' > nul.json; moesim nul.json
+! ~ moesim: nul.json:1:*: a text holds the character ?u0000, which none here may
+? 2
+
+# What is quoted of long values is cut short.
+$ a=$(head -c 100000 /dev/zero | tr '\0' a); for f in '"cluster": {"preset": "'$a'"}' '"memory": {"offload_fraction": 0.5, "offload_min_bytes": "'$a'"}' '"loss": {"seq_chunk": "'$a'"}' '"kernels": "'$a'"' '"'$a'": 1'; do printf '{"model": "llama-3.1-8b", %s}' "$f" > long.json; moesim long.json 2>&1 | wc -c; done | sort -n | tail -1 | grep -c '^[1-9][0-9]\{1,2\}$'
+1
+? 0
+
 $ head -c 4096 /dev/urandom > noise.json; moesim noise.json 2>&1 | cut -c1-8
 moesim: 
 ? 0
@@ -193,8 +210,8 @@ $ echo '{"model": "llama-3.1-8b", "cluster": {"preset": "v100"}}' > no-device.js
 ? 2
 
 # Legal numbers that ask for too much are refused at once.
-$ sh plan.sh ', "workload": {"global_batch": 100000000}'
-! ~ moesim: plan.json:2:*: workload.global_batch: 100000000 makes 12500000 micro-batches*
+$ sh plan.sh ', "workload": {"global_batch": 1000000000}'
+! ~ moesim: plan.json:2:*: workload.global_batch: 125000000 micro-batches per rank make a step of more than nine years*
 ? 2
 
 $ sh plan.sh ', "loss": {"seq_chunk": 1, "vocab_chunk": 1}'
@@ -202,7 +219,7 @@ $ sh plan.sh ', "loss": {"seq_chunk": 1, "vocab_chunk": 1}'
 ? 2
 
 $ sh plan.sh ', "workload": {"seq_len": 67108864, "micro_batch": 16}, "loss": {"seq_chunk": 1000000}'
-! ~ moesim: plan.json: workload: one attention takes more than ten hours*
+! ~ moesim: plan.json:2:*: workload: one attention takes more than ten hours*
 ? 2
 
 # Adapters on parts that a model has not.

@@ -43,6 +43,7 @@ void plan_free(Plan *plan)
         return;
     }
     g_free(plan->name);
+    json_doc_free(plan->doc);
     model_free(plan->model);
     cluster_free(plan->cluster);
     g_clear_pointer(&plan->routing_order, g_array_unref);
@@ -468,7 +469,30 @@ Plan *plan_load(const char *path, GError **error)
     g_autoptr(JsonDoc) doc = json_doc_load(path, FALSE, error);
     g_autofree char *base_dir = g_path_get_dirname(path);
     PlanSource source = {NULL, base_dir};
-    return doc != NULL ? plan_from_doc(doc, &source, error) : NULL;
+    Plan *plan = doc != NULL ? plan_from_doc(doc, &source, error) : NULL;
+    if (plan != NULL) {
+        plan->doc = g_steal_pointer(&doc);
+    }
+    return plan;
+}
+
+void plan_fail(const Plan *plan, const char *path, GError **error, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    g_autofree char *what = g_strdup_vprintf(format, args);
+    va_end(args);
+    if (plan->doc == NULL) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: %s: %s", plan->name, path, what);
+        return;
+    }
+    g_auto(GStrv) keys = g_strsplit(path, ".", -1);
+    g_autoptr(GArray) steps = g_array_new(FALSE, FALSE, sizeof(JsonStep));
+    for (char **key = keys; *key != NULL; key++) {
+        JsonStep step = {*key, 0};
+        g_array_append_val(steps, step);
+    }
+    json_doc_fail(plan->doc, (const JsonStep *)(void *)steps->data, steps->len, error, "%s", what);
 }
 
 Plan *plan_from_json(json_t *value, const char *name, const char *base_dir, GError **error)

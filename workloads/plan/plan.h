@@ -68,6 +68,7 @@ typedef struct Plan {
     gint extra_refs; /* beside the first; see plan_ref() */
     const struct Plan *owner; /* of a copy that borrows all of it; else NULL */
     char *name; /* file, for messages */
+    JsonDoc *doc; /* the file, for their places; NULL = made from a value */
     Model *model;
     Cluster *cluster;
     int64_t dp_replicate, dp_shard, ep, etp, tp, cp, pp; /* dp_shard filled in */
@@ -150,6 +151,9 @@ int64_t plan_moe_layer(const Plan *plan, int64_t layer);
 
 /* Whether capacities follow the loads of a layer, instead of the number of tokens alone. */
 gboolean plan_capacity_is_measured(const Plan *plan);
+
+/* Fails at a field of a plan, for what shows only when it is run: printf form. */
+void plan_fail(const Plan *plan, const char *path, GError **error, const char *format, ...) G_GNUC_PRINTF(4, 5);
 
 /* Reads and checks a plan file. */
 Plan *plan_load(const char *path, GError **error);

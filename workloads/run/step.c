@@ -421,12 +421,9 @@ static gboolean step_finish(Step *step)
 /* Some ten hours: a sum of a step's works then stays far inside of SimTime. */
 static const SimTime WORK_NS_MAX = (SimTime)1 << 45;
 
-/*
- * Micro-batches beyond this are multiplied in nanoseconds and bytes that have to be looked at first. Their sums may be 2^58, nine
- * years: kernels at once slow each other down, though not 32 times.
- */
+/* Micro-batches beyond this are multiplied in nanoseconds and bytes that have to be looked at first: 2^58 ns are nine years. */
 enum { REPEATS_PLAIN = 1 << 13 };
-static const double SUM_MAX = 0x1p58;
+static const double SUM_MAX = 0x1p62;
 
 static gboolean check_sums(StepMemo *memo, const Program *program, const Plan *plan, GError **error)
 {
@@ -441,10 +438,9 @@ static gboolean check_sums(StepMemo *memo, const Program *program, const Plan *p
     if (sum <= SUM_MAX) {
         return TRUE;
     }
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                "%s: workload.global_batch: %" G_GINT64_FORMAT " micro-batches per rank make a step of more than nine years, or of more bytes than are "
-                "counted; lower it",
-                plan->name, plan->n_micro_batches);
+    plan_fail(plan, "workload.global_batch", error,
+              "%" G_GINT64_FORMAT " micro-batches per rank make a step of more than nine years, or of more bytes than are counted; lower it",
+              plan->n_micro_batches);
     return FALSE;
 }
 
@@ -453,8 +449,7 @@ static gboolean check_longest(const SegmentCounts *counts, const Plan *plan, GEr
     if (counts->longest_ns <= WORK_NS_MAX) {
         return TRUE;
     }
-    g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: workload: one %s takes more than ten hours; lower seq_len or micro_batch",
-                plan->name, program_label_name(counts->longest_label));
+    plan_fail(plan, "workload", error, "one %s takes more than ten hours; lower seq_len or micro_batch", program_label_name(counts->longest_label));
     return FALSE;
 }
 
