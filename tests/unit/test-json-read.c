@@ -55,7 +55,7 @@ static const Case cases[] = {
     {"garbage behind", "{} x", "t.json:1:4: end of file expected"},
     {"twice", "{\"model\": \"a\", \"model\": \"b\"}", "duplicate object key"},
     {"number out of range", "{\"exponent\": 1e400}", "t.json:1:"},
-    {"integer out of range", "{\"cache\": 99999999999999999999}", "too big integer"},
+    {"integer out of range", "{\"cache\": 99999999999999999999}", "too large: a whole one has at most 64 bits"},
     {"NaN when strict", "{\"exponent\": NaN}", "t.json:1:"},
     {"unknown at the root", "{\n  \"modle\": \"x\"\n}", "t.json:2:3: modle: unknown; did you mean \"model\"?"},
     {"unknown far from all", "{\"parallel\": {\"qqqqqq\": 1}}",
