@@ -6,7 +6,10 @@
 /* Long enough that what a copy costs beside its bytes does not count. */
 static const int64_t LONG_COPY_BYTES = (int64_t)1 << 30;
 
-HostLink host_link_of(const Cluster *cluster)
+/* What copies that yield still get beside traffic between nodes, and what that loses. */
+static const double YIELDED_RATE = 0.02;
+
+HostLink host_link_of(const Cluster *cluster, gboolean yields)
 {
     const Device *device = cluster->device;
     double seconds = (double)timing_host_copy_ns(device, LONG_COPY_BYTES, NULL) * 1e-9;
@@ -27,8 +30,8 @@ HostLink host_link_of(const Cluster *cluster)
     if (device->nic_on_host_link && cluster->scale_out_bytes_per_s > 0) {
         double nic = MIN(cluster->scale_out_bytes_per_s, device->host_link_bytes_per_s);
         double fair = MAX(link.bytes_per_s / 2, link.bytes_per_s - nic);
-        link.net_rate = fair / link.bytes_per_s;
-        link.rate_of_net = MIN(1, (link.bytes_per_s - fair) / nic);
+        link.net_rate = yields ? YIELDED_RATE : fair / link.bytes_per_s;
+        link.rate_of_net = yields ? 1 - YIELDED_RATE : MIN(1, (link.bytes_per_s - fair) / nic);
     }
     return link;
 }

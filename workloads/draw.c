@@ -64,6 +64,7 @@ static const DrawField fields[] = {
     {"memory.offload_layers", "|||1|2"},
     {"memory.expandable_segments", "||true"},
     {"memory.host_keeps_pages", "||true"},
+    {"memory.host_copies", "||yield"},
     {"loss.seq_chunk", "||1|2|4"},
     {"loss.vocab_chunk", "||7|20"},
     {"loss.index_kl_coeff", "||1|0.3"},

@@ -323,6 +323,7 @@ static Result *result_of(const char *memory, const char *rest)
 static const char K3_H200[] = K3_LORA "cluster.preset=h200-sxm cluster.nodes=16 cluster.gpus_per_node=8";
 static const char K3_GB200[] = K3_LORA "cluster.preset=gb200 cluster.nodes=32 cluster.gpus_per_node=4";
 static const char K3_GB200_512[] = K3 "cluster.preset=gb200 cluster.nodes=128 cluster.gpus_per_node=4";
+static const char K3_H200_512[] = K3 "cluster.preset=h200-sxm cluster.nodes=64 cluster.gpus_per_node=8";
 static const char K3_GB300_256[] = K3 "cluster.preset=gb300 cluster.nodes=64 cluster.gpus_per_node=4";
 
 /*
@@ -339,6 +340,7 @@ static void test_k3_gain(void **state)
         {K3_GB200, "memory.cache.ddr_bytes=200GiB", 0.15, 1.04},
         {K3_GB200_512, "memory.cache.ddr_bytes=200GiB", 0.10, 1.04},
         {K3_GB300_256, "memory.cache.ddr_bytes=200GiB", 0.10, 1.04},
+        {K3_H200_512, "memory.cache.ddr_bytes=200GiB memory.host_copies=yield", 0.11, 1.01}, /* a NIC on the link */
     };
     (void)state;
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
@@ -349,6 +351,17 @@ static void test_k3_gain(void **state)
         assert_true(kept->tiers->ddr_hits > 0 && kept->tiers->moved_out_bytes == kept->tiers->ddr_bytes);
         assert_true(kept->tiers->next_ddr_gib_s >= 0 && kept->tiers->kept->len > 10);
     }
+}
+
+/* Copies that wait for the NIC on their link leave its traffic its pace, and pay where that is what a step waits for. */
+static void test_yielding(void **state)
+{
+    (void)state;
+    static const char budgets[] = "memory.recompute=selective memory.cache.ddr_bytes=200GiB memory.host_copies=";
+    g_autofree char *share = g_strconcat(budgets, "share", NULL), *yield = g_strconcat(budgets, "yield", NULL);
+    g_autoptr(Result) shared = result_of(share, K3_H200_512), yielded = result_of(yield, K3_H200_512);
+    assert_true(yielded->step_time_s < 0.95 * shared->step_time_s);
+    assert_true(yielded->tiers->moved_in_bytes == yielded->tiers->ddr_bytes && yielded->tiers->ddr_hits > 0);
 }
 
 /* Gathers of experts per rank and step. */
@@ -560,7 +573,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiers),     cmocka_unit_test(test_policies), cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_groups_agree), cmocka_unit_test(test_k3_gain),
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_groups_agree), cmocka_unit_test(test_k3_gain), cmocka_unit_test(test_yielding),
         cmocka_unit_test(test_expert_gathers),
         cmocka_unit_test(test_monotone), cmocka_unit_test(test_skewed_budgets), cmocka_unit_test(test_beyond_host),  cmocka_unit_test(test_fit),      cmocka_unit_test(test_fit_chunk),
         cmocka_unit_test(test_close),     cmocka_unit_test(test_pooled),

@@ -8,7 +8,7 @@ static HostLink link_of(const char *preset, int64_t gpus_per_node)
     g_autoptr(GError) error = NULL;
     g_autoptr(Cluster) cluster = cluster_load(preset, 1, gpus_per_node, &error);
     check_no_error(error);
-    return host_link_of(cluster);
+    return host_link_of(cluster, FALSE);
 }
 
 /* Shares are shares, and what is given to all at once is no more than there is. */
@@ -20,7 +20,7 @@ static void test_presets(void **state)
         g_autoptr(GError) error = NULL;
         g_autoptr(Cluster) cluster = cluster_load(*name, 1, 0, &error);
         check_no_error(error);
-        HostLink link = host_link_of(cluster);
+        HostLink link = host_link_of(cluster, FALSE), yielding = host_link_of(cluster, TRUE);
         const Device *device = cluster->device;
         assert_true(link.bytes_per_s > 0.5 * device->host_link_bytes_per_s && link.bytes_per_s <= device->host_link_bytes_per_s);
         assert_true(link.duplex_rate > 0 && link.duplex_rate <= link.alone_rate && link.alone_rate <= 1);
@@ -31,8 +31,9 @@ static void test_presets(void **state)
         if (device->nic_on_host_link) {
             double net = MIN(cluster->scale_out_bytes_per_s, device->host_link_bytes_per_s) * link.rate_of_net;
             assert_true(net + link.net_rate * link.bytes_per_s <= device->host_link_bytes_per_s * 1.0001);
+            assert_true(yielding.net_rate < 0.05 && yielding.rate_of_net > 0.95 && yielding.rate_of_net < 1);
         } else {
-            assert_true(link.net_rate >= 1 && link.rate_of_net >= 1);
+            assert_true(link.net_rate >= 1 && link.rate_of_net >= 1 && yielding.net_rate >= 1);
         }
     }
 }

@@ -156,7 +156,8 @@ CacheStock *cache_stock_new(const Plan *plan, const ModelGraph *graphs)
     Choice *choice = &stock->choice;
     stock->items = cache_items(plan, graphs);
     stock->layer_kind = g_memdup2(graphs->layer_kind, sizeof *graphs->layer_kind * (gsize)graphs->n_layers);
-    *choice = (Choice){.link = host_link_of(plan->cluster), .n_kinds = (int)graphs->kinds->len, .layer_kind = stock->layer_kind,
+    *choice = (Choice){.link = host_link_of(plan->cluster, FALSE), /* also of copies that yield: trials show what they are worth */
+                       .n_kinds = (int)graphs->kinds->len, .layer_kind = stock->layer_kind,
                        .n_layers = graphs->n_layers};
     choice->kinds = g_new0(ChoiceKind, choice->n_kinds + 1);
     for (int k = 0; k < choice->n_kinds; k++) {

@@ -352,6 +352,13 @@ static void check_sharding(Plan *plan, JsonObject *root)
 
 static void check_offload(Plan *plan, JsonObject *root)
 {
+    gboolean copies = plan->cache_has_ddr || plan->offload_fraction > 0 || plan->optimizer_offload;
+    if (plan->copies_yield && !copies) {
+        json_object_fail(root, "memory.host_copies", "has no effect: nothing is copied between HBM and DDR; leave it out");
+    } else if (plan->copies_yield && !plan->cluster->device->nic_on_host_link) {
+        json_object_fail(root, "memory.host_copies", "has no effect: traffic between nodes of %s takes another way; leave it out",
+                         plan->cluster->device->name);
+    }
     if (plan->offload_layers > plan->model->n_layers) {
         json_object_fail(root, "memory.offload_layers", "%" G_GINT64_FORMAT " is more than the %" G_GINT64_FORMAT " layers of %s",
                          plan->offload_layers, plan->model->n_layers, plan->model->name);

@@ -69,7 +69,7 @@ static void read_cache(Plan *plan, JsonObject *memory)
     plan->cache_ddr_bytes = json_object_bytes(object, "ddr_bytes", 0);
     plan->cache_policy = json_object_choice(object, "policy", cache_policies, G_N_ELEMENTS(cache_policies), choice);
     plan->cache_window = json_object_int(object, "window", 1, 1024, 1);
-    gboolean has_ddr = json_object_has(object, "ddr_bytes"), has_budget = has_ddr || json_object_has(object, "hbm_bytes");
+    gboolean has_ddr = plan->cache_has_ddr = json_object_has(object, "ddr_bytes"), has_budget = has_ddr || json_object_has(object, "hbm_bytes");
     if (!has_budget && json_object_has(object, "policy")) {
         json_object_fail(object, "policy", "has no effect without a budget; give memory.cache.hbm_bytes or memory.cache.ddr_bytes");
     } else if (!has_ddr && json_object_has(object, "window")) {
@@ -103,6 +103,7 @@ static void read_offload(Plan *plan, JsonObject *memory)
 
 void plan_read_memory(Plan *plan, JsonObject *root)
 {
+    static const char *const copies[] = {"share", "yield"};
     static const char *const recomputes[] = {"none", "full", "selective"};
     static const char *const keeps[] = {"matmul", "grouped_matmul", "attention", "all_to_all", NULL};
     gboolean keep[4] = {TRUE, TRUE, TRUE, TRUE};
@@ -121,6 +122,7 @@ void plan_read_memory(Plan *plan, JsonObject *root)
     }
     read_cache(plan, object);
     read_offload(plan, object);
+    plan->copies_yield = json_object_choice(object, "host_copies", copies, 2, 0) == 1;
     plan->expandable_segments = json_object_bool(object, "expandable_segments", FALSE);
     plan->host_keeps_pages = json_object_bool(object, "host_keeps_pages", FALSE);
     json_object_end(object);

@@ -97,8 +97,10 @@ typedef struct Plan {
     double offload_fraction;     /* of the tensors that autograd saves; by hooks */
     int64_t offload_layers;      /* the first so many layers; 0 = all */
     int64_t offload_min_bytes;   /* smaller tensors stay */
+    gboolean copies_yield;       /* copies between HBM and DDR wait for traffic between nodes on the same link */
     gboolean has_cache;          /* memory.cache: budgets fill the tables */
     gboolean cache_has_keep;     /* memory.keep names what may be cached; else everything may */
+    gboolean cache_has_ddr;      /* ddr_bytes is given, be it 0 */
     int64_t cache_hbm_bytes, cache_ddr_bytes;
     gboolean cache_fits;         /* hbm_bytes "fit": what the device has left; a run finds out (run/trials.h) */
     int cache_policy;            /* CachePolicyKind of workloads/lower/cache-policy.h */

@@ -130,7 +130,7 @@ static void candidate_free(void *candidate)
 static int64_t most_ddr(BudgetTrials *trials)
 {
     enum { PLACES = 4 };
-    int64_t most = 0, host = host_link_of(trials->view.cluster).bytes;
+    int64_t most = 0, host = host_link_of(trials->view.cluster, FALSE).bytes;
     g_autofree guint8 *place = g_malloc0(trials->place_bytes);
     for (int i = 0; i < PLACES; i++) {
         Candidate candidate = {.hbm_budget = rung(trials->hbm_most, i, PLACES - 1), .ddr_budget = cache_most_ddr(&stock_of(trials)->choice), .place = place};

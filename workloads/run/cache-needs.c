@@ -64,7 +64,7 @@ CacheNeeds *cache_needs_new(const Plan *plan, const ModelGraph *graphs, const Ca
     needs->n_entries = n;
     needs->entries = g_new0(Need, n + 1);
     needs->n_ranks = (gsize)routings->len * (gsize)plan->ep;
-    needs->pooled = host_link_of(plan->cluster).pooled;
+    needs->pooled = host_link_of(plan->cluster, FALSE).pooled;
     RowCounts even = {0};
     for (guint k = 0; k < n; k++) {
         const CacheItem *item = item_at(stock, k);

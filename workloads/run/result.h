@@ -50,7 +50,7 @@ typedef struct ResultTiers {
     double saved_s, recomputed_s;            /* recomputation, alone on the device */
     double next_hbm_gib_s, next_ddr_gib_s;   /* what one more GiB of either would save, by the closed form */
     int64_t moved_out_bytes, moved_in_bytes; /* of a step, on the rank observed */
-    double stall_s;                          /* copies running while the device does not compute */
+    double stall_s;                          /* copies running while the device neither computes nor communicates */
     int64_t host_peak_bytes, host_capacity_bytes; /* pinned host memory per GPU; capacity 0 = unknown */
     int64_t host_mean_bytes;                 /* what counts against it: of the mean rank, where a super-node's DDR is one pool */
     int64_t hbm_budget_bytes, ddr_budget_bytes; /* of memory.cache, at even loads: what a cache that chooses found worth using */

@@ -120,7 +120,8 @@ typedef struct RunFacts {
 
 struct StepMemo {
     Intern *laws, *views, *states, *keys;
-    Cluster *cluster; /* whose law it is; kept alive */
+    Cluster *cluster; /* whose law it is, with copies that yield or do not; kept alive */
+    gboolean copies_yield;
     ShareLaw *law;
     GArray *moves;         /* Move, by key */
     Intern *run_keys;

@@ -76,7 +76,7 @@ StepMemo *step_memo_new(void)
     enum { LANES_OF_COMM = 1u << STREAM_GATHER | 1u << STREAM_REDUCE | 1u << STREAM_ALL_TO_ALL };
     static const LaneWatch watches[N_STEP_SUMS] = {
         [STEP_SUM_COMM] = {LANES_OF_COMM, 1u << STREAM_COMPUTE, FALSE},
-        [STEP_SUM_COPY] = {1u << STREAM_COPY_OUT | 1u << STREAM_COPY_IN, 1u << STREAM_COMPUTE, FALSE},
+        [STEP_SUM_COPY] = {1u << STREAM_COPY_OUT | 1u << STREAM_COPY_IN, 1u << STREAM_COMPUTE | LANES_OF_COMM, FALSE},
         [STEP_SUM_IDLE] = {0, 0, FALSE},
         [STEP_SUM_CROWDED] = {0, 0, TRUE}};
     StepMemo *memo = g_new0(StepMemo, 1);

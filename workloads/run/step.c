@@ -119,9 +119,9 @@ static double share_rate(const void *data, guint32 running, int cls)
 }
 
 /* Collectives take SMs and memory from computation, but not from each other: they meet on links. */
-static ShareLaw *law_of(const Cluster *cluster)
+static ShareLaw *law_of(const Plan *plan)
 {
-    Sharing sharing = {cluster->device, host_link_of(cluster)};
+    Sharing sharing = {plan->cluster->device, host_link_of(plan->cluster, plan->copies_yield)};
     ShareLaw *law = share_law_new(N_SHARE_CLASSES, share_rate, &sharing);
     share_law_keep_apart(law, 1u << SHARE_COMM | 1u << SHARE_NET, SHARE_COMMS);
     return law;
@@ -286,6 +286,11 @@ static gboolean is_comm_lane(const void *data, int lane)
     return lane == STREAM_GATHER || lane == STREAM_REDUCE || lane == STREAM_ALL_TO_ALL;
 }
 
+static gboolean is_work_lane(const void *data, int lane)
+{
+    return is_compute_lane(data, lane) || is_comm_lane(data, lane);
+}
+
 static gboolean is_copy_lane(const void *data, int lane)
 {
     (void)data;
@@ -352,7 +357,7 @@ static Exposed exposed_between(const Step *step, SimTime from_ns, SimTime to_ns)
         }
     }
     return (Exposed){span_log_exposed_ns(window, is_comm_lane, is_compute_lane, NULL),
-                     span_log_exposed_ns(window, is_copy_lane, is_compute_lane, NULL),
+                     span_log_exposed_ns(window, is_copy_lane, is_work_lane, NULL),
                      MAX(0, to_ns - from_ns - span_log_busy_ns(window, is_stream_lane, NULL)),
                      span_log_busy_ns(window, is_crowded_lane, NULL)};
 }
@@ -476,7 +481,7 @@ static gboolean step_try(const Plan *plan, Program *const *programs, int64_t n_c
     Step step = {
         .device = plan->cluster->device, .n_classes = n_classes, .times = ret_times, .start_ns = -1, .observer = observer};
     StreamCallbacks callbacks = {.done = on_done, .self = &step};
-    g_autoptr(ShareLaw) law = law_of(plan->cluster);
+    g_autoptr(ShareLaw) law = law_of(plan);
     g_autoptr(SimEngine) engine = sim_engine_new();
     g_autoptr(SpanLog) log = span_log_new();
     g_autoptr(Streams) streams = streams_new(engine, &callbacks);
@@ -549,11 +554,12 @@ gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *program
     if (n_classes > 1) {
         return run_streams(plan, programs, n_classes, ret_times, error);
     }
-    if (memo->cluster != plan->cluster) {
+    if (memo->cluster != plan->cluster || memo->copies_yield != plan->copies_yield) {
         share_law_free(memo->law);
         cluster_free(memo->cluster);
         memo->cluster = cluster_ref(plan->cluster);
-        memo->law = law_of(plan->cluster);
+        memo->copies_yield = plan->copies_yield;
+        memo->law = law_of(plan);
     }
     *ret_times = (StepTimes){0};
     if (!step_fold(memo, memo->law, programs[0], ret_times, &settled) || !settled) {

@@ -16,7 +16,7 @@ typedef struct StepTimes {
     SimTime step_ns;
     SimTime phase_ns[N_PHASES];   /* end of the last kernel of forward (summed over micro-batches), backward, optimizer */
     SimTime exposed_comm_ns;      /* collectives running while the compute stream of the observed class does not */
-    SimTime exposed_copy_ns;      /* copies between HBM and DDR running while the compute stream does not: stalls */
+    SimTime exposed_copy_ns;      /* copies between HBM and DDR running while nothing computes or communicates: stalls */
     SimTime exposed_host_ns;      /* nothing running there */
     SimTime crowded_ns;           /* links of the network slow collectives of the observed class down */
     SimTime busy_ns[N_LABELS];    /* observed class: time of kernels by label, collectives included */

@@ -125,7 +125,7 @@ static void warn_skewed(const Plan *plan, int64_t host_bytes, Result *result)
 void tiers_fill(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, const Ledger *ledger,
                 const StepTimes *times, Result *result)
 {
-    HostLink link = host_link_of(plan->cluster);
+    HostLink link = host_link_of(plan->cluster, plan->copies_yield);
     int64_t host = ledger->host_peak_bytes, counted = counted_host_bytes(plan, graphs, routing, &link, host);
     warn_selective(cache, plan, graphs, routing, result);
     if (!plan->has_cache && host == 0) {

@@ -121,7 +121,7 @@ static void tell_budgets(Trials *trials, BudgetTrials *budgets, Result *result)
 {
     ResultTiers *tiers = result->tiers;
     const Plan *view = &trials->best, *plan = trials->plan;
-    int64_t host = host_link_of(plan->cluster).bytes;
+    int64_t host = host_link_of(plan->cluster, plan->copies_yield).bytes;
     tiers->hbm_budget_bytes = view->has_cache ? view->cache_hbm_bytes : 0;
     tiers->ddr_budget_bytes = view->has_cache ? view->cache_ddr_bytes : 0;
     result->seq_chunk = view->seq_chunk;
