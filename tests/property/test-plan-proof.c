@@ -82,6 +82,11 @@ static const Small smalls[] = {
      ONE_LAYER("1", "llama-3.1-8b", "}}, ") "\"workload\": {\"seq_len\": 1}, \"kernels\": {\"default\": \"eager\"}, "
                                             "\"memory\": {\"recompute\": \"selective\", \"cache\": {\"ddr_bytes\": "
                                             "99907, \"policy\": \"belady\"}}}"},
+    {"states of Muon fetched into memory that activations came back to",
+     "{\"cluster\": {\"preset\": \"h200-sxm\", \"gpus_per_node\": 1}, \"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": "
+     "{\"num_hidden_layers\": 2, \"vocab_size\": 1}}, \"workload\": {\"mode\": \"lora\", \"seq_len\": 1}, \"moe\": {\"capacity_factor\": 1, "
+     "\"aux_loss_coeff\": 0.02}, \"memory\": {\"recompute\": \"selective\", \"cache\": {\"ddr_bytes\": 6166}}, \"optimizer\": "
+     "{\"kind\": \"muon\", \"offload\": true}}"},
     {"whole gradients joined",
      ONE_LAYER(
          "1", "llama-3.1-8b",

@@ -417,6 +417,17 @@ static void wait_for_reductions(Lowering *lowering)
     lowering_add_call(lowering, segment, -1, 0);
 }
 
+/* Activations came back into memory that compute has freed: states may get it once compute has done with it. */
+static void wait_for_fetched(Lowering *lowering)
+{
+    if (streams_states(lowering->plan) && lowering->retention->has_ddr) {
+        int segment = lowering_start_segment(lowering, NULL, "fetched activations done with", NULL);
+        emit_record(&lowering->emitter, STREAM_COMPUTE, (Place){ARG_GLOBAL, TOKEN_HOST});
+        emit_wait(&lowering->emitter, STREAM_COPY_IN, (Place){ARG_GLOBAL, TOKEN_HOST});
+        lowering_add_call(lowering, segment, -1, 0);
+    }
+}
+
 void lowering_optimizer(Lowering *lowering)
 {
     lowering->emitter.phase = PHASE_OPTIMIZER;
@@ -433,6 +444,7 @@ void lowering_optimizer(Lowering *lowering)
     } else {
         deal_plan(lowering->program, lowering->plan);
         whole_plan(lowering->program, lowering->plan);
+        wait_for_fetched(lowering);
         lower_rounds(lowering);
         if (streams_states(lowering->plan)) {
             state_stream_groups(lowering);
