@@ -55,20 +55,22 @@ static void watch_taken(AllocModel *model, int shelf, AllocTail *tail, int64_t b
 
 void alloc_watch_choice(AllocModel *model, int shelf, gint32 chosen, int64_t bytes, int64_t least_rest)
 {
+    if (!(model->watched_shelves >> shelf & 1u)) {
+        return;
+    }
+    AllocTail *other = find_watched(model, chosen);
     for (int i = 0; i < model->n_watched; i++) {
         AllocTail *tail = &model->watched[i];
         const Block *last = block_bins_get(&model->blocks, tail->block);
         if (last->shelf != shelf || last->is_used) {
             continue;
         }
-        if (tail->block == chosen) {
+        if (tail == other) {
             watch_taken(model, shelf, tail, bytes, least_rest);
         } else if (last->bytes < bytes) {
             bound_above(tail, bytes - ALLOC_ROUND - last->bytes);
         } else {
-            const Block *better = block_bins_get(&model->blocks, chosen);
-            int64_t gap = last->bytes - better->bytes;
-            AllocTail *other = find_watched(model, chosen);
+            int64_t gap = last->bytes - block_bins_get(&model->blocks, chosen)->bytes;
             bound_below(tail, -(other != NULL ? half_gap(gap) : MAX(gap - ALLOC_ROUND, 0)));
             if (other != NULL) {
                 bound_above(other, half_gap(gap));
@@ -84,9 +86,11 @@ void alloc_model_watch(AllocModel *model, AllocTail *tails, int n)
 {
     model->watched = tails;
     model->n_watched = n;
+    model->watched_shelves = 0;
     for (int i = 0; i < n; i++) {
         tails[i].least = 0;
         tails[i].most = G_MAXINT64;
+        model->watched_shelves |= (uint64_t)1 << block_bins_get(&model->blocks, tails[i].block)->shelf;
     }
 }
 
@@ -205,8 +209,8 @@ static void find_starts(AllocModel *model, guint32 shelves)
 {
     const BlockBins *bins = &model->blocks;
     g_array_set_size(model->starts, 0);
-    for (guint i = 0; i < bins->saved->len; i++) {
-        add_start(model, shelves, g_array_index(bins->saved, SavedBlock, i).idx);
+    for (guint i = 0; i < bins->n_saved; i++) {
+        add_start(model, shelves, bins->saved[i].idx);
     }
     for (gint32 idx = bins->n_blocks_marked; idx < bins->n_blocks; idx++) {
         add_start(model, shelves, idx);
@@ -248,8 +252,8 @@ int alloc_model_append_change(AllocModel *model, guint32 shelves, GArray *words,
     guint first = words->len;
     int n_tails = 0;
     find_starts(model, shelves);
-    for (guint i = 0; i < bins->saved->len; i++) {
-        const SavedBlock *saved = &g_array_index(bins->saved, SavedBlock, i);
+    for (guint i = 0; i < bins->n_saved; i++) {
+        const SavedBlock *saved = &bins->saved[i];
         if (is_of(&saved->block, shelves)) {
             append_words(words, &saved->block, TRUE);
         }

@@ -38,6 +38,7 @@ struct AllocModel {
     GArray *starts;     /* int64_t: of segments that came after the mark, rising */
     AllocTail *watched; /* or NULL */
     int n_watched;
+    uint64_t watched_shelves; /* bits: those on which one of them is */
 };
 
 /*

@@ -13,7 +13,7 @@ void alloc_model_bound(AllocModel *model, int64_t capacity_bytes)
 
 AllocModel *alloc_model_new(int n_streams, int64_t capacity_bytes)
 {
-    g_assert(n_streams > 0 && capacity_bytes >= 0);
+    g_assert(n_streams > 0 && n_streams * N_POOLS <= 64 && capacity_bytes >= 0);
     AllocModel *model = g_new0(AllocModel, 1);
     model->n_streams = n_streams;
     alloc_model_bound(model, capacity_bytes);

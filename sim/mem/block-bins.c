@@ -2,13 +2,14 @@
 
 #include <string.h>
 
-enum { BINS_MIN = 64, BLOCKS_MIN = 256, HINT_BITS = 7, N_HINTS = 1 << HINT_BITS };
+enum { BINS_MIN = 64, BLOCKS_MIN = 256, HINT_BITS = 8, N_HINTS = 1 << HINT_BITS };
 
 /* Blocks of one size, by falling address. */
 typedef struct Bin {
     gint32 *blocks;
     gint32 n, n_max;
-    gint32 rank; /* place of its size among the sizes */
+    gint32 rank;   /* place of its size among the sizes */
+    int64_t bytes; /* that size */
 } Bin;
 
 typedef struct Shelf {
@@ -25,7 +26,6 @@ void block_bins_init(BlockBins *bins, int n_shelves)
     *bins = (BlockBins){.n_blocks = 1, .n_blocks_max = BLOCKS_MIN, .n_shelves = n_shelves};
     bins->blocks = g_new0(Block, bins->n_blocks_max);
     bins->shelves = g_new0(Shelf, n_shelves);
-    bins->saved = g_array_new(FALSE, FALSE, sizeof(SavedBlock));
 }
 
 void block_bins_clear(BlockBins *bins)
@@ -42,7 +42,7 @@ void block_bins_clear(BlockBins *bins)
     }
     g_free(bins->shelves);
     g_free(bins->blocks);
-    g_array_unref(bins->saved);
+    g_free(bins->saved);
 }
 
 static void set_full(Shelf *shelf, gint32 rank, gboolean full)
@@ -103,7 +103,7 @@ static void copy_shelf(Shelf *to, const Shelf *from)
     }
     for (gint32 i = 0; i < from->n; i++) {
         const Bin *bin = &from->bins[i];
-        to->bins[i] = (Bin){.n = bin->n, .n_max = bin->n, .rank = bin->rank};
+        to->bins[i] = (Bin){.n = bin->n, .n_max = bin->n, .rank = bin->rank, .bytes = bin->bytes};
         to->bins[i].blocks = g_memdup2(bin->blocks, sizeof *bin->blocks * (size_t)bin->n);
     }
 }
@@ -127,7 +127,18 @@ void block_bins_copy(BlockBins *to, const BlockBins *from)
     /* stamps are those of the other's marks: no mark of this one's may be among them */
     to->n_marks = MAX(to->n_marks, from->n_marks);
     to->mark = 0;
-    g_array_set_size(to->saved, 0);
+    to->n_saved = 0;
+}
+
+void block_bins_save(BlockBins *bins, gint32 block)
+{
+    enum { SAVED_MIN = 64 };
+    if (bins->n_saved == bins->n_saved_max) {
+        bins->n_saved_max = MAX(SAVED_MIN, 2 * bins->n_saved_max);
+        bins->saved = g_renew(SavedBlock, bins->saved, bins->n_saved_max);
+    }
+    bins->saved[bins->n_saved++] = (SavedBlock){block, bins->blocks[block]};
+    bins->blocks[block].stamp = bins->mark;
 }
 
 void block_bins_mark(BlockBins *bins)
@@ -141,7 +152,7 @@ void block_bins_mark(BlockBins *bins)
     bins->mark = ++bins->n_marks;
     bins->n_blocks_marked = bins->n_blocks;
     bins->spare_marked = bins->spare;
-    g_array_set_size(bins->saved, 0);
+    bins->n_saved = 0;
 }
 
 /* Whether a block stands on its shelf. */
@@ -157,8 +168,8 @@ void block_bins_rewind(BlockBins *bins)
             block_bins_take(bins, bins->blocks[idx].shelf, idx);
         }
     }
-    for (guint i = 0; i < bins->saved->len; i++) {
-        gint32 idx = g_array_index(bins->saved, SavedBlock, i).idx;
+    for (guint i = 0; i < bins->n_saved; i++) {
+        gint32 idx = bins->saved[i].idx;
         if (is_shelved(&bins->blocks[idx])) {
             block_bins_take(bins, bins->blocks[idx].shelf, idx);
         }
@@ -166,14 +177,14 @@ void block_bins_rewind(BlockBins *bins)
     bins->n_blocks = bins->n_blocks_marked;
     bins->spare = bins->spare_marked;
     bins->mark = 0;
-    for (guint i = 0; i < bins->saved->len; i++) {
-        const SavedBlock *saved = &g_array_index(bins->saved, SavedBlock, i);
+    for (guint i = 0; i < bins->n_saved; i++) {
+        const SavedBlock *saved = &bins->saved[i];
         bins->blocks[saved->idx] = saved->block;
         if (is_shelved(&saved->block)) {
             block_bins_put(bins, saved->block.shelf, saved->idx);
         }
     }
-    g_array_set_size(bins->saved, 0);
+    bins->n_saved = 0;
 }
 
 void block_bins_reset(BlockBins *bins)
@@ -229,7 +240,7 @@ static gint32 *hint_of(const Shelf *shelf, int64_t bytes)
 /* Whether a bin that was guessed is that of a size. */
 static inline gboolean is_bin_of(const Shelf *shelf, gint32 bin, int64_t bytes)
 {
-    return bin < shelf->n && shelf->sizes[shelf->bins[bin].rank] == bytes;
+    return bin < shelf->n && shelf->bins[bin].bytes == bytes;
 }
 
 /* First rank whose size is at least that. */
@@ -274,7 +285,7 @@ static Bin *add_bin(Shelf *shelf, gint32 rank, int64_t bytes)
     }
     shelf->sizes[rank] = bytes;
     shelf->order[rank] = idx;
-    shelf->bins[idx] = (Bin){.rank = rank};
+    shelf->bins[idx] = (Bin){.rank = rank, .bytes = bytes};
     set_full(shelf, rank, FALSE);
     return &shelf->bins[idx];
 }
@@ -324,7 +335,9 @@ void block_bins_put(BlockBins *bins, int shelf_idx, gint32 idx)
         bin->blocks = g_renew(gint32, bin->blocks, bin->n_max);
     }
     gint32 at = place_in(bins, bin, block->address);
-    memmove(&bin->blocks[at + 1], &bin->blocks[at], sizeof *bin->blocks * (size_t)(bin->n - at));
+    if (at < bin->n) {
+        memmove(&bin->blocks[at + 1], &bin->blocks[at], sizeof *bin->blocks * (size_t)(bin->n - at));
+    }
     bin->blocks[at] = idx;
     bin->n++;
     block->bin = (gint32)(bin - shelf->bins);
@@ -338,11 +351,13 @@ void block_bins_take(BlockBins *bins, int shelf_idx, gint32 idx)
     Shelf *shelf = &bins->shelves[shelf_idx];
     const Block *block = block_bins_get(bins, idx);
     Bin *bin = &shelf->bins[block->bin];
-    gint32 at = place_in(bins, bin, block->address);
-    g_assert(at < bin->n && bin->blocks[at] == idx);
-    bin->n--;
-    memmove(&bin->blocks[at], &bin->blocks[at + 1], sizeof *bin->blocks * (size_t)(bin->n - at));
-    if (bin->n == 0) {
+    gint32 last = --bin->n;
+    if (bin->blocks[last] != idx) {
+        gint32 at = place_in(bins, bin, block->address);
+        g_assert(at < last && bin->blocks[at] == idx);
+        memmove(&bin->blocks[at], &bin->blocks[at + 1], sizeof *bin->blocks * (size_t)(last - at));
+    }
+    if (last == 0) {
         set_full(shelf, bin->rank, FALSE);
     }
 }

@@ -37,7 +37,8 @@ typedef struct BlockBins {
     int n_shelves;
     guint32 mark, n_marks; /* the mark that is set, 0 = none; marks ever set */
     gint32 n_blocks_marked, spare_marked;
-    GArray *saved; /* SavedBlock: what has been changed since the mark */
+    SavedBlock *saved; /* what has been changed since the mark */
+    guint n_saved, n_saved_max;
 } BlockBins;
 
 void block_bins_init(BlockBins *bins, int n_shelves);
@@ -68,14 +69,15 @@ static inline Block *block_bins_get(const BlockBins *bins, gint32 block)
     return &bins->blocks[block];
 }
 
+/* Saves a block as it is at the mark. */
+void block_bins_save(BlockBins *bins, gint32 block);
+
 /* The same for a block that is about to change. */
 static inline Block *block_bins_edit(BlockBins *bins, gint32 block)
 {
     Block *found = block_bins_get(bins, block);
     if (found->stamp != bins->mark && bins->mark != 0) {
-        SavedBlock saved = {block, *found};
-        g_array_append_val(bins->saved, saved);
-        found->stamp = bins->mark;
+        block_bins_save(bins, block);
     }
     return found;
 }
