@@ -6,7 +6,7 @@
  * What a cache may hold of layouts before it forgets them, and how much more while the next plan is of one that it knows; what
  * it may hold of what layouts share.
  */
-enum { CACHED_BYTES_MAX = 64 << 20, CACHED_BYTES_MORE = 16 << 20, LASTING_BYTES_MAX = 64 << 20 };
+enum { CACHED_BYTES_MAX = 48 << 20, CACHED_BYTES_MORE = 16 << 20, LASTING_BYTES_MAX = 112 << 20 };
 
 static void plan_unref(void *plan)
 {
