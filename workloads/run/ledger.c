@@ -272,8 +272,14 @@ static inline gboolean walk_item(LedgerWalk *walk, const MemoryItem *item, const
     return FALSE;
 }
 
+static inline gint32 item_buffer(const Call *call, const MemoryItem *item)
+{
+    return item->idx + (item->arg == ARG_FRAME ? call->frame : call->args[item->arg]);
+}
+
 static gboolean walk_call(LedgerWalk *walk, guint c, GError **error)
 {
+    enum { AHEAD = 8 }; /* each layer has slots of its own: nothing of them is near when it is asked for */
     walk->call_idx = c;
     walk->call = &g_array_index(walk->program->calls, Call, c);
     walk->segment = program_segment(walk->program, walk->call->segment);
@@ -282,9 +288,11 @@ static gboolean walk_call(LedgerWalk *walk, guint c, GError **error)
     const Instr *instrs = (const Instr *)(const void *)walk->segment->instrs->data;
     for (guint k = 0; k < view->n; k++) {
         const MemoryItem *item = &view->items[k];
-        gint32 first = item->arg == ARG_FRAME ? walk->call->frame : walk->call->args[item->arg];
+        if (k + AHEAD < view->n) {
+            __builtin_prefetch(&walk->slots->of[item_buffer(walk->call, item + AHEAD)]);
+        }
         walk->instr_idx = (guint)item->instr;
-        gboolean done = item->kind != ITEM_OTHER && walk_item(walk, item, instrs, edit_alive(walk, first + item->idx));
+        gboolean done = item->kind != ITEM_OTHER && walk_item(walk, item, instrs, edit_alive(walk, item_buffer(walk->call, item)));
         if (!done && !walk_instr(walk, &instrs[item->instr], error)) {
             return FALSE;
         }
