@@ -30,7 +30,7 @@ struct Lanes {
     LaneWatch watches[LANE_SUMS_MAX];
     SimTime now_ns;
     Lane lanes[LANES_MAX];
-    guint32 busy;                 /* bits by lane */
+    guint32 busy, filled;         /* bits by lane: something runs; something is left to be done */
     guint32 running;              /* bits by class */
     int n_running[SHARE_CLASSES_MAX];
     int n_loads, n_apart;         /* running works that load links; of classes kept apart */
@@ -73,7 +73,7 @@ void lanes_reset(Lanes *lanes, const ShareLaw *law)
     lanes->law = law;
     lanes->now_ns = 0;
     lanes->sums = (LaneSums){{0}};
-    lanes->busy = lanes->running = 0;
+    lanes->busy = lanes->filled = lanes->running = 0;
     lanes->n_loads = lanes->n_apart = 0;
     lanes->rates_are_old = lanes->is_crowded = FALSE;
     memset(lanes->n_running, 0, sizeof lanes->n_running);
@@ -89,6 +89,24 @@ void lanes_reset(Lanes *lanes, const ShareLaw *law)
 SimTime lanes_now(const Lanes *lanes)
 {
     return lanes->now_ns;
+}
+
+/* Takes the lowest of some bits; they are not 0. */
+static inline int take_bit(guint32 *bits)
+{
+    int bit = __builtin_ctz(*bits);
+    *bits &= *bits - 1;
+    return bit;
+}
+
+/* The first item of a lane is done. */
+static inline void finish_item(Lanes *lanes, int idx)
+{
+    Lane *lane = &lanes->lanes[idx];
+    if (++lane->head == lane->tail) {
+        lanes->filled &= ~(1u << idx);
+    }
+    lane->dry_ns = lanes->now_ns;
 }
 
 static inline Item *item_at(const Lane *lane, uint64_t i)
@@ -115,6 +133,7 @@ static inline Item *push(Lanes *lanes, int idx)
     if (lane->tail - lane->head > lane->mask) {
         grow(lane);
     }
+    lanes->filled |= 1u << idx;
     return item_at(lane, lane->tail++);
 }
 
@@ -174,8 +193,7 @@ static void end_work(Lanes *lanes, int idx)
     lanes->n_loads -= lane->load != 0;
     lanes->n_apart -= share_law_is_apart(lanes->law, lane->cls);
     lane->load = 0;
-    lane->head++;
-    lane->dry_ns = lanes->now_ns;
+    finish_item(lanes, idx);
     lanes->busy &= ~(1u << idx);
     if (--lanes->n_running[lane->cls] == 0) {
         lanes->running &= ~(1u << lane->cls);
@@ -207,8 +225,7 @@ static SimTime go_on(Lanes *lanes, int idx, gboolean *ret_moved)
             start_work(lanes, idx, item);
             return G_MAXINT64;
         }
-        lane->head++;
-        lane->dry_ns = lanes->now_ns;
+        finish_item(lanes, idx);
         *ret_moved = TRUE;
     }
     return G_MAXINT64;
@@ -222,11 +239,9 @@ static SimTime settle_lanes(Lanes *lanes)
     do {
         moved = FALSE;
         next_ns = G_MAXINT64;
-        for (int i = 0; i < lanes->n_lanes; i++) {
-            if (!lanes->lanes[i].is_busy) {
-                SimTime ns = go_on(lanes, i, &moved);
-                next_ns = MIN(next_ns, ns);
-            }
+        for (guint32 idle = lanes->filled & ~lanes->busy; idle != 0;) {
+            SimTime ns = go_on(lanes, take_bit(&idle), &moved);
+            next_ns = MIN(next_ns, ns);
         }
     } while (moved);
     return next_ns;
@@ -253,11 +268,9 @@ static void settle_paces(Lanes *lanes)
 static void settle_rates(Lanes *lanes)
 {
     guint32 running = share_law_running(lanes->law, lanes->running, lanes->n_apart);
-    for (int i = 0; i < lanes->n_lanes; i++) {
-        Lane *lane = &lanes->lanes[i];
-        if (lane->is_busy) {
-            lane->rate = share_law_rate(lanes->law, running, lane->cls, lanes->n_running[lane->cls]);
-        }
+    for (guint32 busy = lanes->busy; busy != 0;) {
+        Lane *lane = &lanes->lanes[take_bit(&busy)];
+        lane->rate = share_law_rate(lanes->law, running, lane->cls, lanes->n_running[lane->cls]);
     }
     lanes->rates_are_old = lanes->is_crowded = FALSE;
     if (lanes->n_loads > 1) {
@@ -268,13 +281,11 @@ static void settle_rates(Lanes *lanes)
 static SimTime next_end_ns(const Lanes *lanes)
 {
     SimTime least_ns = G_MAXINT64;
-    for (int i = 0; i < lanes->n_lanes; i++) {
-        const Lane *lane = &lanes->lanes[i];
-        if (lane->is_busy) {
-            int64_t whole = lane->rate == SHARE_RATE_ONE ? (lane->remaining + SHARE_RATE_ONE - 1) / SHARE_RATE_ONE
-                                                         : quantity_div_up(lane->remaining, lane->rate);
-            least_ns = MIN(least_ns, lanes->now_ns + whole);
-        }
+    for (guint32 busy = lanes->busy; busy != 0;) {
+        const Lane *lane = &lanes->lanes[take_bit(&busy)];
+        int64_t whole = lane->rate == SHARE_RATE_ONE ? (lane->remaining + SHARE_RATE_ONE - 1) / SHARE_RATE_ONE
+                                                     : quantity_div_up(lane->remaining, lane->rate);
+        least_ns = MIN(least_ns, lanes->now_ns + whole);
     }
     return least_ns;
 }
@@ -290,13 +301,12 @@ static void advance(Lanes *lanes, SimTime to_ns)
                                              : (lanes->busy & watch->busy) != 0 && (lanes->busy & watch->hiding) == 0;
         lanes->sums.ns[w] += counts ? passed_ns : 0;
     }
-    for (int i = 0; i < lanes->n_lanes; i++) {
+    for (guint32 busy = lanes->busy; busy != 0;) {
+        int i = take_bit(&busy);
         Lane *lane = &lanes->lanes[i];
-        if (lane->is_busy) {
-            lane->remaining = MAX(0, lane->remaining - passed_ns * lane->rate);
-            if (lane->remaining == 0) {
-                end_work(lanes, i);
-            }
+        lane->remaining = MAX(0, lane->remaining - passed_ns * lane->rate);
+        if (lane->remaining == 0) {
+            end_work(lanes, i);
         }
     }
 }
