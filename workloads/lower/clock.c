@@ -12,43 +12,58 @@ gint32 clock_difference(SimTime ns, int n_launches)
 /* Shares are told apart to 1/512, far below what they are known to: steps of nearly the same load run at the same clock. */
 static const double CLOCK_GRAIN = 512;
 
-/* Times and power of a segment's kernels on the compute stream, and of its collectives. */
 static void settle_segment(Segment *segment)
 {
+    PowerSums *power = &segment->power;
     if (segment->is_settled) {
         return;
     }
     for (guint k = 0; k < segment->instrs->len; k++) {
         const Instr *instr = &g_array_index(segment->instrs, Instr, k);
         if (instr->kind == INSTR_COMPUTE && instr->stream == STREAM_COMPUTE) {
-            segment->busy_ns += (double)instr->device_ns;
-            segment->power_ns += (double)instr->device_ns * (double)instr->power_share;
+            power->busy_ns += (double)instr->device_ns;
+            power->power_ns += (double)instr->device_ns * (double)instr->power_share;
         } else if (instr->kind == INSTR_COLLECTIVE) {
-            segment->comm_ns += (double)instr->device_ns;
-            segment->comm_power_ns += (double)instr->device_ns * (double)instr->power_share;
+            power->comm_ns += (double)instr->device_ns;
+            power->comm_power_ns += (double)instr->device_ns * (double)instr->power_share;
         }
     }
     segment->is_settled = TRUE;
 }
 
+static void add_power(PowerSums *sums, const PowerSums *more, int64_t times)
+{
+    sums->busy_ns += (double)times * more->busy_ns;
+    sums->power_ns += (double)times * more->power_ns;
+    sums->comm_ns += (double)times * more->comm_ns;
+    sums->comm_power_ns += (double)times * more->comm_power_ns;
+}
+
+void clock_add_call(const GArray *calls, guint call, const GPtrArray *segments, int64_t times, PowerSums *sums)
+{
+    Segment *segment = g_ptr_array_index(segments, g_array_index(calls, Call, call).segment);
+    settle_segment(segment);
+    add_power(sums, &segment->power, times);
+}
+
 /* Power share of the compute stream over all calls. Collectives draw power beside it, at most as long as it computes. */
 static double program_share(const Program *program)
 {
-    g_autofree double *n_calls = g_new0(double, program->segments->len);
-    for (guint i = 0; i < program->calls->len; i++) {
-        n_calls[g_array_index(program->calls, Call, i).segment] += (double)program_call_times(program, i);
+    PowerSums sums = {0};
+    guint r = 0;
+    for (guint c = 0; c < program->calls->len;) {
+        const ProgramRun *run = r < program->runs->len ? &g_array_index(program->runs, ProgramRun, r) : NULL;
+        if (run != NULL && run->first == c) {
+            add_power(&sums, &run->power, program_call_times(program, c));
+            c += run->n;
+            r++;
+        } else {
+            clock_add_call(program->calls, c, program->segments, program_call_times(program, c), &sums);
+            c++;
+        }
     }
-    double busy = 0.0, power = 0.0, comm = 0.0, comm_power = 0.0;
-    for (guint i = 0; i < program->segments->len; i++) {
-        Segment *segment = program_segment(program, (int)i);
-        settle_segment(segment);
-        busy += segment->busy_ns * n_calls[i];
-        power += segment->power_ns * n_calls[i];
-        comm += segment->comm_ns * n_calls[i];
-        comm_power += segment->comm_power_ns * n_calls[i];
-    }
-    power += comm > busy ? comm_power * busy / comm : comm_power;
-    return busy > 0.0 ? power / busy : clock_shares[CLOCK_USUAL];
+    sums.power_ns += sums.comm_ns > sums.busy_ns ? sums.comm_power_ns * sums.busy_ns / sums.comm_ns : sums.comm_power_ns;
+    return sums.busy_ns > 0.0 ? sums.power_ns / sums.busy_ns : clock_shares[CLOCK_USUAL];
 }
 
 void clock_settle(Program *program)

@@ -16,5 +16,8 @@ extern const double clock_shares[N_CLOCK_SHARES];
 /* ns x n_launches, kept within what an instruction can hold. */
 gint32 clock_difference(SimTime ns, int n_launches);
 
+/* Adds what a call of a list draws, so many times. */
+void clock_add_call(const GArray *calls, guint call, const GPtrArray *segments, int64_t times, PowerSums *sums);
+
 /* Settles the clock of a whole program. */
 void clock_settle(Program *program);

@@ -2,6 +2,11 @@
 
 #include <string.h>
 
+#include "workloads/lower/clock.h"
+
+/* Calls that a head mostly has no more of. */
+enum { HEAD_CALLS = 64 };
+
 struct LowerFrame {
     Lowering lowering; /* its program is gone */
     StepParts parts;   /* states; places in the calls below */
@@ -9,6 +14,7 @@ struct LowerFrame {
     GPtrArray *segments;
     Program like; /* what its programs have in common: arrays with references, numbers; no calls, no segments */
     guint32 ids[N_STEP_PARTS];
+    PowerSums power[N_STEP_PARTS]; /* of the calls, each once */
 };
 
 gboolean step_part_is_head(int part)
@@ -79,6 +85,7 @@ static void keep_calls(LowerFrame *frame, const Program *program, const StepPart
             }
             call.segment = *place - 1;
             g_array_append_val(frame->calls, call);
+            clock_add_call(frame->calls, frame->calls->len - 1, frame->segments, 1, &frame->power[p]);
         }
     }
     frame->parts.first[N_STEP_PARTS] = frame->calls->len;
@@ -149,6 +156,7 @@ void lower_frame_start(const LowerFrame *frame, Lowering *lowering)
     program->uneven_state_bytes = frame->like.uneven_state_bytes;
     program->fullest_rank = frame->like.fullest_rank;
     memcpy(program->static_bytes, frame->like.static_bytes, sizeof program->static_bytes);
+    program_reserve(program, frame->calls->len + HEAD_CALLS, frame->segments->len + HEAD_CALLS);
     for (guint i = 0; i < frame->segments->len; i++) {
         program_share_segment(program, g_ptr_array_index(frame->segments, i));
     }
@@ -166,7 +174,7 @@ StepState lower_frame_state(const LowerFrame *frame, int part, Lowering *lowerin
 void lower_frame_add_run(const LowerFrame *frame, int part, Program *program)
 {
     guint first = frame->parts.first[part], n = frame->parts.first[part + 1] - first;
-    ProgramRun run = {program->calls->len, n, frame->ids[part]};
+    ProgramRun run = {program->calls->len, n, frame->ids[part], frame->power[part]};
     if (n > 0) {
         g_array_append_vals(program->calls, &g_array_index(frame->calls, Call, first), n);
     }

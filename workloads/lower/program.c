@@ -152,6 +152,15 @@ Segment *segment_new(const char *name, const Graph *graph, gboolean keeps_works)
     return segment;
 }
 
+void program_reserve(Program *program, guint n_calls, guint n_segments)
+{
+    g_assert(program->calls->len == 0 && program->segments->len == 0);
+    g_array_unref(program->calls);
+    g_ptr_array_unref(program->segments);
+    program->calls = g_array_sized_new(FALSE, TRUE, sizeof(Call), n_calls);
+    program->segments = g_ptr_array_new_full(n_segments, drop_segment);
+}
+
 int program_add_segment(Program *program, const char *name, const Graph *graph)
 {
     g_ptr_array_add(program->segments, segment_new(name, graph, program->keeps_works));

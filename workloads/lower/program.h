@@ -191,6 +191,12 @@ char *program_collective_name(const Instr *instr);
 /* Interpreters that keep a form of their own of a segment. */
 typedef enum SegmentView { VIEW_MEMORY, N_SEGMENT_VIEWS } SegmentView;
 
+/* Time of kernels on the compute stream, at the usual clock, and the same weighed with their power; the same of collectives. */
+typedef struct PowerSums {
+    double busy_ns, power_ns;
+    double comm_ns, comm_power_ns;
+} PowerSums;
+
 /* Segments are shared between programs; once lowered, they do not change. */
 typedef struct Segment {
     gint n_refs;
@@ -200,8 +206,7 @@ typedef struct Segment {
     GArray *operands;   /* Place; idx -1 = absent */
     GArray *works;      /* Work: what its kernels ask for, without group_rows; NULL unless the program keeps them */
     GArray *hooks, *grads; /* Hook, Place: of a body (workloads/lower/body.h), which is in no program; else NULL */
-    double busy_ns, power_ns; /* compute stream, once settled: time of its kernels, and the same weighed with their power */
-    double comm_ns, comm_power_ns; /* the same of collectives */
+    PowerSums power; /* once settled */
     gboolean is_settled;
     void *views[N_SEGMENT_VIEWS]; /* what interpreters made of it for their own use; each with its destructor */
     GDestroyNotify free_view[N_SEGMENT_VIEWS];
@@ -237,6 +242,7 @@ typedef struct CallRepeat {
 typedef struct ProgramRun {
     guint first, n;
     guint32 id;
+    PowerSums power; /* of its calls, each once */
 } ProgramRun;
 
 /* Parameters that are gathered and reduced together, and where their buffers are. */
@@ -279,6 +285,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Program, program_free)
 
 /* An empty segment of no program; the reference is the caller's. */
 Segment *segment_new(const char *name, const Graph *graph, gboolean keeps_works);
+
+/* Makes room for so many calls and segments; of a program that has none yet. */
+void program_reserve(Program *program, guint n_calls, guint n_segments);
 
 /* Adds an empty segment, or one that another program has too. Returns its index. */
 int program_add_segment(Program *program, const char *name, const Graph *graph);

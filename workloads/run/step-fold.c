@@ -445,11 +445,16 @@ static guint32 law_number(StepMemo *memo, const ShareLaw *law)
 {
     size_t n;
     gboolean is_new;
+    if (law == memo->numbered_law) {
+        return memo->law_number;
+    }
     const guint32 *numbers = share_law_numbers(law, &n);
     g_array_set_size(memo->words, (guint)(n + 1) / 2);
     g_array_index(memo->words, int64_t, memo->words->len - 1) = 0;
     memcpy(memo->words->data, numbers, n * sizeof *numbers);
-    return intern_bytes(memo->laws, memo->words->data, memo->words->len * sizeof(int64_t), &is_new);
+    memo->numbered_law = law;
+    memo->law_number = intern_bytes(memo->laws, memo->words->data, memo->words->len * sizeof(int64_t), &is_new);
+    return memo->law_number;
 }
 
 static gboolean run_rounds(Fold *fold, gboolean *ret_settled)

@@ -123,6 +123,8 @@ struct StepMemo {
     Cluster *cluster; /* whose law it is, with copies that yield or do not; kept alive */
     gboolean copies_yield;
     ShareLaw *law;
+    const ShareLaw *numbered_law; /* the one that was asked for last, and its number among the laws */
+    guint32 law_number;
     GArray *moves;         /* Move, by key */
     Intern *run_keys;
     GArray *run_moves;     /* RunMove, by key */

@@ -140,6 +140,7 @@ size_t step_memo_size_bytes(const StepMemo *memo)
 void step_memo_clear(StepMemo *memo)
 {
     intern_clear(memo->laws);
+    memo->numbered_law = NULL;
     intern_clear(memo->views);
     intern_clear(memo->states);
     intern_clear(memo->keys);

@@ -560,6 +560,7 @@ gboolean step_run_memo(StepMemo *memo, const Plan *plan, Program *const *program
         memo->cluster = cluster_ref(plan->cluster);
         memo->copies_yield = plan->copies_yield;
         memo->law = law_of(plan);
+        memo->numbered_law = NULL; /* it may stand where the other one stood */
     }
     *ret_times = (StepTimes){0};
     if (!step_fold(memo, memo->law, programs[0], ret_times, &settled) || !settled) {
