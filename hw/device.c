@@ -157,6 +157,8 @@ static gboolean check_network(const Device *device, const char *file, GError **e
         fault = "pod_uplink_frac has no effect without leaves_per_pod";
     } else if (device->gpus_per_node % device->domain_gpus != 0 && device->domain_gpus % device->gpus_per_node != 0) {
         fault = "domain_gpus has to divide gpus_per_node (several scale-up domains in a node) or be a multiple of it (domains of whole nodes)";
+    } else if (device->gpus_per_host > 0 && device->gpus_per_node % device->gpus_per_host != 0) {
+        fault = "gpus_per_host has to divide gpus_per_node: every host serves as many GPUs";
     }
     if (fault != NULL) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: values: %s", file, fault);

@@ -52,7 +52,7 @@ typedef struct Device {
     int64_t workspace_bytes;      /* library workspace inside the allocator, static on every GPU (64 MiB on H200) */
     int64_t host_bytes;           /* DDR per GPU; 0 = unknown */
     double host_link_bytes_per_s; /* PCIe or C2C, one direction, datasheet */
-    double host_memory_bytes_per_s; /* of the node's DDR, per GPU when all of a full node copy; 0 = unknown, no limit */
+    double host_memory_bytes_per_s; /* of the host's DDR, per GPU when all that share it copy; 0 = unknown, no limit */
     gboolean nic_on_host_link;      /* traffic between nodes crosses the GPU's own PCIe link */
     int64_t n_sms;
     int64_t l2_bytes;
@@ -60,6 +60,7 @@ typedef struct Device {
 
     /* The node that it usually sits in. */
     int64_t gpus_per_node;
+    int64_t gpus_per_host;        /* GPUs that share one host memory and its bandwidth; 0 = all of a node */
     int64_t domain_gpus;          /* GPUs of one scale-up domain; it may span nodes */
     double scale_up_bytes_per_s;  /* per GPU, one direction, datasheet */
     double scale_out_bytes_per_s; /* per GPU, one direction (its NIC rail), datasheet */

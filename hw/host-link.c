@@ -9,6 +9,14 @@ static const int64_t LONG_COPY_BYTES = (int64_t)1 << 30;
 /* What copies that yield still get beside traffic between nodes, and what that loses. */
 static const double YIELDED_RATE = 0.02;
 
+/* How much more of its host a GPU has than beside all that share it: as many of them are used as the node has in use. */
+static double share_of_host(const Cluster *cluster)
+{
+    const Device *device = cluster->device;
+    int64_t all = MAX(1, device->gpus_per_host > 0 ? device->gpus_per_host : device->gpus_per_node);
+    return (double)all / (double)MAX(1, MIN(cluster->gpus_per_node, all));
+}
+
 HostLink host_link_of(const Cluster *cluster, gboolean yields)
 {
     const Device *device = cluster->device;
@@ -18,12 +26,10 @@ HostLink host_link_of(const Cluster *cluster, gboolean yields)
                      .duplex_rate = device->host_duplex_rate > 0 ? device->host_duplex_rate : 1,
                      .net_rate = 1,
                      .rate_of_net = 1,
-                     .bytes = device->host_bytes,
+                     .bytes = (int64_t)((double)device->host_bytes * share_of_host(cluster)),
                      .pooled = device->unified_memory};
     if (device->host_memory_bytes_per_s > 0) {
-        /* fewer GPUs than the node usually has share its memory among themselves */
-        double part = device->host_memory_bytes_per_s * (double)MAX(1, device->gpus_per_node) /
-                      (double)MAX(1, MIN(cluster->gpus_per_node, device->gpus_per_node));
+        double part = device->host_memory_bytes_per_s * share_of_host(cluster);
         link.alone_rate = MIN(link.alone_rate, part / link.bytes_per_s);
         link.duplex_rate = MIN(link.duplex_rate, part / 2 / link.bytes_per_s);
     }
@@ -44,8 +50,7 @@ SimTime host_update_ns(const Cluster *cluster, int64_t bytes)
         return 0;
     }
     if (device->host_memory_bytes_per_s > 0) {
-        double node = device->host_memory_bytes_per_s * (double)MAX(1, device->gpus_per_node);
-        rate = MIN(rate, node / (double)MAX(1, MIN(cluster->gpus_per_node, device->gpus_per_node)));
+        rate = MIN(rate, device->host_memory_bytes_per_s * share_of_host(cluster));
     }
     return quantity_ns((double)bytes / rate);
 }

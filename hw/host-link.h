@@ -4,7 +4,8 @@
  * timing_host_copy_ns() prices one copy in one direction, alone on its link, through pinned memory. Three things make it
  * slower, each a share of that speed:
  *  - the other direction: a link is full duplex but for a few per cent (measured), and both directions meet in the DDR;
- *  - the DDR: all GPUs of a node copy at the same time, and each gets its part of the node's memory bandwidth;
+ *  - the DDR: all GPUs of a host copy at the same time, and each gets its part of the host's memory bandwidth, as of its
+ *    memory. A host is a node, or where each processor has its GPUs on a link of its own (Grace), one of these;
  *  - the NIC: where it hangs on the GPU's own PCIe switch, traffic between nodes crosses the same link. Both get what
  *    max-min fair sharing gives them. A C2C or UB link has no NIC on it.
  *
@@ -22,7 +23,7 @@ typedef struct HostLink {
     double duplex_rate; /* the same of each direction when both move */
     double net_rate;    /* share of a copy's rate left beside traffic between nodes; 1 = that takes another way */
     double rate_of_net; /* share of that traffic's rate left beside copies */
-    int64_t bytes;      /* DDR per GPU; 0 = unknown */
+    int64_t bytes;      /* DDR per GPU in use; 0 = unknown */
     gboolean pooled;    /* DDR of the whole super-node serves every GPU: what counts is the mean over ranks */
 } HostLink;
 

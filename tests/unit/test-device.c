@@ -71,6 +71,8 @@ static const struct {
      "laws.gemm.parameters.tensor_fraction: must be"},
     {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"scale_out_bytes_per_s\": {\"value\": \"0.001 B/s\", \"source\": \"s\"}}}",
      "less than 1 MB/s"},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"gpus_per_host\": {\"value\": 3, \"source\": \"s\"}}}",
+     "gpus_per_host has to divide gpus_per_node"},
     {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"domain_gpus\": {\"value\": 12, \"source\": \"s\"}}}",
      "domain_gpus has to divide gpus_per_node"},
     {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"domain_gpus\": {\"value\": 3, \"source\": \"s\"}}}",

@@ -51,13 +51,27 @@ static void test_h200(void **state)
     check_close(full.net_rate, 0.5, 1e-9);
 }
 
+/* GPUs that share a host share its memory: one of two on a Grace may have all of it, and one of eight on a PCIe host. */
+static void test_shared_host(void **state)
+{
+    (void)state;
+    HostLink full = link_of("gb200", 4), pair = link_of("gb200", 2), one = link_of("gb200", 1);
+    check_int(pair.bytes, full.bytes);
+    check_int(one.bytes, 2 * full.bytes);
+    check_close(pair.duplex_rate, full.duplex_rate, 1e-9);
+    assert_true(one.duplex_rate > full.duplex_rate && one.duplex_rate * one.bytes_per_s * 2 <= 512e9);
+    check_int(link_of("h200-sxm", 1).bytes, 8 * link_of("h200-sxm", 8).bytes);
+}
+
 /* A C2C link has no NIC on it and is several times as fast. */
 static void test_c2c(void **state)
 {
     (void)state;
-    HostLink pcie = link_of("h200-sxm", 8), c2c = link_of("gh200", 1);
+    HostLink pcie = link_of("h200-sxm", 8), c2c = link_of("gh200", 1), whole = link_of("gh200", 4);
     assert_true(c2c.bytes_per_s > 4 * pcie.bytes_per_s);
     check_close(c2c.net_rate, 1, 1e-9);
+    check_close(c2c.duplex_rate, whole.duplex_rate, 1e-9); /* its memory is its own, however many GPUs the node has */
+    check_int(c2c.bytes, whole.bytes);
 }
 
 int main(void)
@@ -65,6 +79,7 @@ int main(void)
     const struct CMUnitTest group[] = {
         cmocka_unit_test(test_presets),
         cmocka_unit_test(test_h200),
+        cmocka_unit_test(test_shared_host),
         cmocka_unit_test(test_c2c),
     };
     return cmocka_run_group_tests(group, NULL, NULL);
