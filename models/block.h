@@ -124,8 +124,9 @@ ModelGraph *model_graph_vary(const ModelGraph *graph, int64_t vocab_chunk);
 /* Memory that it takes; of a variant what is its own. */
 size_t model_graph_size_bytes(const ModelGraph *graph);
 
-/* Graph of a layer. */
+/* Graph of a layer; how many layers are of a kind. */
 const Graph *model_graph_layer(const ModelGraph *graph, int64_t layer);
+int64_t model_graph_n_layers(const ModelGraph *graph, int kind);
 
 /* Whole checkpoint name of a parameter; layer -1 for embedding, head and vision. Caller frees. */
 char *model_graph_param_name(const Model *model, int64_t layer, const GraphParam *param);

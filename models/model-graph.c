@@ -297,6 +297,15 @@ const Graph *model_graph_layer(const ModelGraph *graph, int64_t layer)
     return g_ptr_array_index(graph->kinds, graph->layer_kind[layer]);
 }
 
+int64_t model_graph_n_layers(const ModelGraph *graph, int kind)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < graph->n_layers; i++) {
+        n += graph->layer_kind[i] == kind;
+    }
+    return n;
+}
+
 char *model_graph_param_name(const Model *model, int64_t layer, const GraphParam *param)
 {
     return layer < 0 ? g_strdup(param->name)

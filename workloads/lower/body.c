@@ -84,12 +84,14 @@ static void emit_hook(const Segment *body, const Hook *hook, const LayerPass *pa
 void body_emit(const Segment *body, const LayerPass *pass)
 {
     enum { HOOK_INSTRS = 96 }; /* about what hooks take */
+    Segment *segment = pass->emitter->segment;
     guint n_instrs = 0, n_operands = 0;
-    g_array_set_size(pass->emitter->segment->instrs, body->instrs->len + HOOK_INSTRS); /* room for all at once */
-    g_array_set_size(pass->emitter->segment->instrs, 0);
+    g_assert(segment->instrs->len == 0);
+    g_array_unref(segment->instrs);
+    segment->instrs = g_array_sized_new(FALSE, TRUE, sizeof(Instr), body->instrs->len + HOOK_INSTRS);
     for (guint i = 0; i < body->hooks->len; i++) {
         const Hook *hook = &g_array_index(body->hooks, Hook, i);
-        emit_part(pass->emitter->segment, body, &n_instrs, &n_operands, hook);
+        emit_part(segment, body, &n_instrs, &n_operands, hook);
         emit_hook(body, hook, pass);
     }
 }

@@ -241,21 +241,20 @@ OptimPiece lowering_optim_piece(const Plan *plan, const GraphParam *param)
                         .has_master = plan->master_weights, .grad_fp32 = lowering_grad_fp32(plan)};
 }
 
-static void add_static(Lowering *lowering, const GroupSite *site, void *data)
+/* What n groups of a geometry hold. */
+static void add_static(Lowering *lowering, const FsdpGroup *group, int64_t n)
 {
     const Plan *plan = lowering->plan;
     int64_t *bytes = lowering->program->static_bytes;
-    (void)data;
-    gboolean resident = site->group->resident;
-    bytes[MEM_PARAMETERS] += dtype_bytes(plan->parameters, resident ? site->group->numel : site->group->shard_numel);
-    bytes[MEM_GRADIENTS] += resident ? dtype_bytes(plan->reduce, site->group->trainable_padded_numel) : 0;
-    for (guint i = 0; i < site->group->params->len; i++) {
-        const FsdpParam *entry = &g_array_index(site->group->params, FsdpParam, i);
+    int64_t *states = plan->optimizer_offload ? &lowering->program->host_static_bytes : &bytes[MEM_OPTIMIZER];
+    bytes[MEM_PARAMETERS] += n * dtype_bytes(plan->parameters, group->resident ? group->numel : group->shard_numel);
+    bytes[MEM_GRADIENTS] += group->resident ? n * dtype_bytes(plan->reduce, group->trainable_padded_numel) : 0;
+    for (guint i = 0; i < group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
         const GraphParam *param = graph_param(entry->graph, entry->param);
         if (fsdp_has_grad(param) && !plan->layer_wise) {
             OptimPiece piece = lowering_optim_piece(plan, param);
-            int64_t *states = plan->optimizer_offload ? &lowering->program->host_static_bytes : &bytes[MEM_OPTIMIZER];
-            *states += optim_class(plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw)->state_bytes(&piece, plan->moments);
+            *states += n * optim_class(plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw)->state_bytes(&piece, plan->moments);
         }
     }
 }
@@ -279,10 +278,20 @@ void lowering_count_static(Lowering *lowering)
 {
     const Plan *plan = lowering->plan;
     int64_t *bytes = lowering->program->static_bytes;
-    lowering_each_group(lowering, add_static, NULL);
+    const GPtrArray *groups = lowering->program->groups, *kinds = lowering->graphs->kinds;
+    for (guint g = 0; g < groups->len; g++) {
+        const FsdpGroup *group = g_ptr_array_index(groups, g);
+        int64_t n = 0;
+        for (guint s = 0; s < lowering->program->sites->len; s++) {
+            n += g_array_index(lowering->program->sites, ProgramSite, s).group == group;
+        }
+        add_static(lowering, group, n);
+    }
     deal_count_states(lowering->program, plan);
-    for (int64_t i = 0; i < lowering->graphs->n_layers; i++) {
-        add_buffers(&bytes[MEM_PARAMETERS], lowering_layer_graph(lowering, i));
+    for (guint k = 0; k < kinds->len; k++) {
+        int64_t n_bytes = 0;
+        add_buffers(&n_bytes, g_ptr_array_index(kinds, k));
+        bytes[MEM_PARAMETERS] += model_graph_n_layers(lowering->graphs, (int)k) * n_bytes;
     }
     bytes[MEM_PARAMETERS] += plan_balance_static_bytes(plan);
     /* library workspace, and token ids and labels as 64-bit integers */

@@ -158,6 +158,9 @@ void whole_plan(Program *program, const Plan *plan)
         plan_dealt(program, plan);
         return;
     }
+    if (plan->optimizer != PLAN_MUON) { /* it takes none */
+        return;
+    }
     for (int mesh = GROUP_DENSE; mesh <= GROUP_EXPERT; mesh++) {
         g_autoptr(GArray) stay = g_array_new(FALSE, TRUE, sizeof(WholeUnit)), travel = g_array_new(FALSE, TRUE, sizeof(WholeUnit));
         int64_t n_shards = 1;

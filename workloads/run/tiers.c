@@ -61,19 +61,31 @@ static void fill_counts(const CacheCounts *counts, ResultTiers *tiers)
     tiers->next_ddr_gib_s = counts->next_ddr_gib_s;
 }
 
+static KeptBytes layer_kept_bytes(const Plan *plan, const Graph *graph, const RowCounts *rows)
+{
+    KeptBytes kept = {.is_known = TRUE};
+    g_autofree guint8 *seen = g_new0(guint8, graph->tensors->len + 1);
+    for (int o = 0; o < graph_n_ops(graph); o++) {
+        guint64 slots;
+        gboolean keeps = plan->keep[op_class(graph_op(graph, o)->kind)->keep];
+        kept.selected += keeps ? (double)retention_entry(graph, rows, o, &slots) : 0;
+        kept.saved += (double)retention_saved_bytes(graph, rows, o, seen);
+    }
+    return kept;
+}
+
 static void kept_bytes(const Plan *plan, const ModelGraph *graphs, const Routing *routing, KeptBytes *ret_kept)
 {
+    g_autofree KeptBytes *of_kind = g_new0(KeptBytes, graphs->kinds->len);
     *ret_kept = (KeptBytes){.is_known = TRUE};
     for (int64_t i = 0; i < graphs->n_layers; i++) {
-        const Graph *graph = model_graph_layer(graphs, i);
-        RowCounts rows = retention_rows(plan, routing, i);
-        g_autofree guint8 *seen = g_new0(guint8, graph->tensors->len + 1);
-        for (int o = 0; o < graph_n_ops(graph); o++) {
-            guint64 slots;
-            gboolean keeps = plan->keep[op_class(graph_op(graph, o)->kind)->keep];
-            ret_kept->selected += keeps ? (double)retention_entry(graph, &rows, o, &slots) : 0;
-            ret_kept->saved += (double)retention_saved_bytes(graph, &rows, o, seen);
+        KeptBytes *kept = &of_kind[graphs->layer_kind[i]];
+        if (!kept->is_known || routing != NULL) { /* without loads layers of a kind are alike */
+            RowCounts rows = retention_rows(plan, routing, i);
+            *kept = layer_kept_bytes(plan, model_graph_layer(graphs, i), &rows);
         }
+        ret_kept->selected += kept->selected;
+        ret_kept->saved += kept->saved;
     }
 }
 
