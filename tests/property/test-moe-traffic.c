@@ -251,7 +251,7 @@ static const CapacityCase skew_cases[] = {
     {"skew: nothing recomputed", QWEN, "parallel.ep=8"},
     {"skew: half a node", QWEN, "parallel.ep=4"},
     {"skew: latent attention", KIMI, "parallel.ep=16"},
-    {"skew: eager", KIMI, "parallel.ep=8 kernels=eager"},
+    {"skew: eager", KIMI, "parallel.ep=8 kernels=eager workload.micro_batch=4"},
     {"skew: chunks", QWEN, "parallel.ep=8 moe.overlap_chunks=3"},
 };
 
