@@ -8,7 +8,7 @@
  * Memory that is freed goes back to the system when glibc finds more free bytes together at the end of a heap than twice
  * the largest block that it ever took from the system by itself (at most 32 MiB). The next table's pages are then fresh,
  * and the system clears each when it is first written, which takes several times as long as filling them. Tables of groups that
- * few ranks share are that large: layers of experts on one or two GPUs.
+ * few ranks share are that large: layers of experts, or dense ones of 8,192, on one or two GPUs.
  */
 #pragma once
 
