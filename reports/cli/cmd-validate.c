@@ -124,7 +124,8 @@ static void report_failures(const Validation *validation)
 {
     for (size_t row = 0; row < validation->n_rows; row++) {
         if (validation->failures[row] != NULL) {
-            g_printerr("moesim: %s\n", validation->failures[row]);
+            g_autofree char *message = error_printable(validation->failures[row]);
+            g_printerr("moesim: %s\n", message);
         }
     }
 }

@@ -162,6 +162,7 @@ int main(int argc, char **argv)
     if (error == NULL) {
         return 0;
     }
-    g_printerr("moesim: %s%s", error->message, g_str_has_suffix(error->message, "\n") ? "" : "\n");
+    g_autofree char *message = error_printable(error->message);
+    g_printerr("moesim: %s%s", message, g_str_has_suffix(message, "\n") ? "" : "\n");
     return error_exit_status(error);
 }

@@ -92,3 +92,31 @@ char *error_shorten(const char *text)
     g_autofree char *shown = g_utf8_substring(text, 0, SHOWN_MAX);
     return g_strconcat(shown, "…", NULL);
 }
+
+/* The first byte of a character at or before a place. */
+static size_t char_start(const char *text, size_t at)
+{
+    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80) {
+        at--;
+    }
+    return at;
+}
+
+char *error_printable(const char *message)
+{
+    enum { LONG = 2000, HEAD = 1200, TAIL = 600 };
+    GString *out = g_string_new(NULL);
+    for (const char *line = message; *line != '\0';) {
+        size_t length = strcspn(line, "\n"), whole = length + (line[length] == '\n' ? 1 : 0);
+        if (length <= LONG) {
+            g_string_append_len(out, line, (gssize)whole);
+        } else {
+            size_t head = char_start(line, HEAD), tail = char_start(line, length - TAIL);
+            g_string_append_len(out, line, (gssize)head);
+            g_string_append(out, " … ");
+            g_string_append_len(out, line + tail, (gssize)(whole - tail));
+        }
+        line += whole;
+    }
+    return g_string_free(out, FALSE);
+}

@@ -25,6 +25,9 @@ int error_exit_status(const GError *error);
 /* A value as messages show it: cut short after 80 characters (invalid UTF-8: bytes). Caller frees. */
 char *error_shorten(const char *text);
 
+/* A message as it is printed: lines of more than some 2000 bytes keep their beginning, which has the place, and their end. Caller frees. */
+char *error_printable(const char *message);
+
 /*
  * Nearest of n names to a misspelt one, or NULL when none is near (edit distance over a third of its
  * length). Case and '-' against '_' do not count.

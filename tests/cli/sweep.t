@@ -116,6 +116,10 @@ $ sh names.sh '"columns": ["time.by_operator.RMSNorm", "mfu"]'
 ! moesim: n.json:3:42: columns[1]: "mfu" is a column already; leave it out
 ? 2
 
+$ sh names.sh "\"constraints\": [\"$(head -c 8000 /dev/zero | tr '\0' '(')\"]" 2>&1 | wc -c | grep -c '^[12]...$'
+1
+? 0
+
 $ sh names.sh '"columns": ["time.by_operator.LayerNormm"]'
 ! ~ moesim: n.json:3:14: columns[0]: results have no number "time.by_operator.LayerNormm"*
 ? 2

@@ -48,11 +48,33 @@ static void test_exit_status(void **state)
     check_int(error_exit_status(foreign), 3);
 }
 
+/* Short lines stay; of long ones the beginning and the end, whole characters of them. */
+static void test_printable(void **state)
+{
+    (void)state;
+    static const char usual[] = "a.json:1:2: x: no\n\nhelp\n";
+    g_autofree char *same = error_printable(usual), *none = error_printable("");
+    check_string(same, usual);
+    check_string(none, "");
+    for (int shift = 0; shift < 3; shift++) {
+        g_autoptr(GString) text = g_string_new("a.json:1:2: ");
+        for (int i = 0; i < 3000 + shift; i++) {
+            g_string_append(text, i < shift ? "a" : "€");
+        }
+        g_string_append(text, "; write b\nmore");
+        g_autofree char *cut = error_printable(text->str);
+        assert_true(strlen(cut) < 2100 && g_utf8_validate(cut, -1, NULL));
+        assert_true(g_str_has_prefix(cut, "a.json:1:2: ") && g_str_has_suffix(cut, "; write b\nmore"));
+        check_contains(cut, " … ");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nearest),
         cmocka_unit_test(test_exit_status),
+        cmocka_unit_test(test_printable),
     };
     return cmocka_run_group_tests_name("error", tests, NULL, NULL);
 }
