@@ -167,7 +167,16 @@ static gboolean check_network(const Device *device, const char *file, GError **e
 }
 
 /* No memory and no link is slower; what would take longer does not fit the clock. */
-static const double RATE_MIN = 1e6;
+static const double RATE_MIN = 1e6, FLOPS_MIN = 1e9;
+
+static gboolean is_slow(const Device *device)
+{
+    gboolean slow = device->matmul_flops_per_s > 0.0 && device->matmul_flops_per_s < FLOPS_MIN;
+    for (int dtype = 0; dtype < N_DTYPES; dtype++) {
+        slow = slow || (device->peak_flops_per_s[dtype] > 0.0 && device->peak_flops_per_s[dtype] < FLOPS_MIN);
+    }
+    return slow;
+}
 
 static gboolean check(const Device *device, const char *file, GError **error)
 {
@@ -200,6 +209,10 @@ static gboolean check(const Device *device, const char *file, GError **error)
     if (device->hbm_bytes_per_s < RATE_MIN || device->scale_up_bytes_per_s < RATE_MIN || device->scale_out_bytes_per_s < RATE_MIN ||
         device->host_link_bytes_per_s < RATE_MIN) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: values: a rate of less than 1 MB/s is a slip of the pen", file);
+        return FALSE;
+    }
+    if (is_slow(device)) {
+        g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: values: a peak of less than 1 GFLOP/s is a slip of the pen", file);
         return FALSE;
     }
     return check_network(device, file, error);

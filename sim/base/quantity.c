@@ -230,9 +230,8 @@ gboolean quantity_add(int64_t a, int64_t b, int64_t *ret_sum)
 
 SimTime quantity_ns(double seconds)
 {
-    double ns = floor(seconds * 1e9 + 0.5);
-    g_assert(isfinite(seconds) && seconds >= 0 && ns < int64_limit);
-    return (SimTime)ns;
+    g_assert(seconds >= 0);
+    return (SimTime)fmin(floor(seconds * 1e9 + 0.5), 0x1p50);
 }
 
 int64_t quantity_div_up(int64_t a, int64_t b)

@@ -36,7 +36,10 @@ char *quantity_format_time(SimTime ns);
 gboolean quantity_mul(int64_t a, int64_t b, int64_t *ret_product);
 gboolean quantity_add(int64_t a, int64_t b, int64_t *ret_sum);
 
-/* Nanoseconds of a duration in seconds, rounded half up; asserts that it is finite, >= 0 and fits. */
+/*
+ * Nanoseconds of a duration in seconds (>= 0), rounded half up; what is longer than 2^50 ns, 13 days, counts as that, so that sums
+ * fit: whoever prices such a thing refuses it (workloads/run/step.c).
+ */
 SimTime quantity_ns(double seconds);
 
 /* ceil(a / b) for a >= 0, b > 0. */

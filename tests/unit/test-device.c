@@ -75,6 +75,8 @@ static const struct {
      "gpus_per_host has to divide gpus_per_node"},
     {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"domain_gpus\": {\"value\": 12, \"source\": \"s\"}}}",
      "domain_gpus has to divide gpus_per_node"},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"peak_bf16\": {\"value\": 989, \"source\": \"s\"}}}", "less than 1 GFLOP/s"},
+    {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"matmul_flops_per_s\": {\"value\": 7, \"source\": \"s\"}}}", "less than 1 GFLOP/s"},
     {"{\"name\": \"x\", \"base\": \"h200-sxm\", \"values\": {\"domain_gpus\": {\"value\": 3, \"source\": \"s\"}}}",
      "domain_gpus has to divide gpus_per_node"},
     {"{\"name\": \"x\", \"base\": \"gb200\", \"values\": {\"gpus_per_node\": {\"value\": 5, \"source\": \"s\"}}}", "or be a multiple of it"},

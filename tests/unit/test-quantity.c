@@ -141,6 +141,9 @@ static void test_arithmetic(void **state)
     assert_false(quantity_add(G_MAXINT64, 1, &r));
     check_int(quantity_ns(1.5e-9), 2);
     check_int(quantity_ns(0.25), 250000000);
+    check_int(quantity_ns(0), 0);
+    check_int(quantity_ns(1e300), (int64_t)1 << 50);
+    check_int(quantity_ns((double)INFINITY), (int64_t)1 << 50);
     check_int(quantity_div_up(10, 3), 4);
     check_int(quantity_div_up(9, 3), 3);
     check_int(quantity_div_up(G_MAXINT64, 2), G_MAXINT64 / 2 + 1);
