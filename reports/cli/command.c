@@ -345,6 +345,14 @@ void command_progress(size_t done, size_t total, const char *what)
     fflush(stderr);
 }
 
+void command_progress_text(const char *text)
+{
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r\033[K%s%s", text[0] != '\0' ? "moesim: " : "", text);
+        fflush(stderr);
+    }
+}
+
 /* "12 s", "3 min 5 s", "2 h 10 min". */
 static void format_left(double seconds, char *buffer, size_t size)
 {

@@ -103,3 +103,6 @@ void command_progress(size_t done, size_t total, const char *what);
 
 /* The same with how many a second and how long the rest will take: "moesim: 12 of 23 points, 432/s, 1 min 5 s left". */
 void command_progress_rate(int64_t done, int64_t total, const char *what, double per_s);
+
+/* The same with a text of one line in the place of counts; "" takes the line away. */
+void command_progress_text(const char *text);

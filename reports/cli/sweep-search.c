@@ -14,22 +14,26 @@ enum { LABEL = 12, WIDTH = 100 };
 
 /* ---- progress ---- */
 
-typedef struct Progress {
-    const char *what; /* is being done */
-    gint64 started_us, shown_us;
-} Progress;
-
-static gboolean stop(const char *what, int64_t n_done, int64_t n_all, void *data)
+/* How long the rest takes cannot be known: what is told is how far the best found is from what may still be found. */
+static gboolean stop(const SearchProgress *progress, void *data)
 {
-    Progress *progress = data;
-    gint64 now = g_get_monotonic_time();
-    if (progress->what != what) {
-        progress->what = what;
-        progress->started_us = now;
-    }
-    if (now - progress->shown_us > 200000) {
-        progress->shown_us = now;
-        command_progress_rate(n_done, n_all, what, (double)n_done / ((double)(now - progress->started_us) * 1e-6 + 1e-9));
+    gint64 *shown_us = data, now = g_get_monotonic_time();
+    if (now - *shown_us > 200000) {
+        *shown_us = now;
+        g_autoptr(GString) text = g_string_new(progress->is_started ? NULL : "memory between steps");
+        if (progress->is_started) {
+            g_string_append_printf(text,
+                                   "%" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " layouts open, %" G_GINT64_FORMAT " bounds, %" G_GINT64_FORMAT
+                                   " combinations evaluated",
+                                   progress->n_open, progress->n_layouts, progress->n_bounds, progress->n_evaluated);
+        }
+        if (isfinite(progress->best)) {
+            g_string_append_printf(text, "; best %.6g", progress->best);
+        }
+        if (isfinite(progress->bound)) {
+            g_string_append_printf(text, ", %.6g not ruled out", progress->bound);
+        }
+        command_progress_text(text->str);
     }
     return command_interrupted(NULL);
 }
@@ -80,18 +84,18 @@ static char *title_text(const SweepRun *run, const SearchResult *result)
     const SweepGoal *goal = &run->sweep->objective;
     g_autoptr(GString) text = g_string_new(NULL);
     g_string_append_printf(text,
-                           "%s: %" G_GINT64_FORMAT " combinations in %" G_GINT64_FORMAT " layouts, %" G_GINT64_FORMAT
-                           " of them valid; %" G_GINT64_FORMAT " cannot fit, %" G_GINT64_FORMAT
-                           " cannot be among the best; %" G_GINT64_FORMAT " combinations evaluated",
-                           run->sweep->name, run->sweep->n_points, result->n_nodes, result->n_bounded, result->n_without_room,
-                           result->n_pruned, result->n_evaluated);
+                           "%s: %" G_GINT64_FORMAT " combinations in %" G_GINT64_FORMAT " layouts; %" G_GINT64_FORMAT
+                           " are invalid, %" G_GINT64_FORMAT " cannot fit, %" G_GINT64_FORMAT
+                           " cannot be among the best; %" G_GINT64_FORMAT " bounds, %" G_GINT64_FORMAT " combinations evaluated",
+                           run->sweep->name, run->sweep->n_points, result->n_layouts, result->n_invalid, result->n_without_room,
+                           result->n_pruned, result->n_bounds, result->n_evaluated);
     g_string_append_printf(out, "%-*s", LABEL, "Search");
     text_append_wrapped(out, text->str, LABEL, WIDTH);
     g_string_append_printf(out, "%-*s%s, %s is better\n", LABEL, "Objective", goal->path, goal->maximize ? "higher" : "lower");
     g_string_truncate(text, 0);
     gboolean full = (int64_t)result->best->len >= MAX(run->sweep->top, 1);
     if (!result->is_proven && !isfinite(result->unvisited)) {
-        g_string_append(text, "nothing: it was interrupted before all layouts were bounded");
+        g_string_append(text, "nothing: it was interrupted before all layouts had a bound");
     } else if (!result->is_proven) {
         g_string_append_printf(text, "no combination that was not evaluated has %s %s %.6g; interrupted, so some may be better than the best here", goal->path,
                                goal->maximize ? "above" : "below", result->unvisited);
@@ -146,15 +150,15 @@ static gboolean tell(const SweepRun *run, const SearchResult *result, GError **e
 gboolean sweep_search(const SweepRun *run, GError **error)
 {
     SearchResult result;
-    Progress progress = {0};
-    SearchOptions options = {run->n_threads, MAX(run->sweep->top, 1), stop, &progress};
+    gint64 shown_us = 0;
+    SearchOptions options = {run->n_threads, MAX(run->sweep->top, 1), stop, &shown_us};
     command_catch_interrupt();
     if (!search_run(run->sweep, &options, &result, error)) {
         return FALSE;
     }
-    command_progress(1, 1, "");
+    command_progress_text("");
     gboolean ok = tell(run, &result, error);
-    if (ok && result.n_bounded == 0 && result.is_proven) {
+    if (ok && result.n_invalid == result.n_layouts) {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT, "%s: no combination is valid; a sweep says why", run->sweep->name);
         ok = FALSE;
     }

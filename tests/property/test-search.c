@@ -27,22 +27,45 @@ static json_t *plan_schema(void)
     return schema;
 }
 
-/* Time and memory of a run are at least those of the bound. Returns bound over time. */
+static void say_bounds(const Bound *bound, const char *of)
+{
+    print_error("%s: step %" G_GINT64_FORMAT ", layers %" G_GINT64_FORMAT ", sharded %" G_GINT64_FORMAT ", once %" G_GINT64_FORMAT
+                " ns; peak %" G_GINT64_FORMAT ", layers %" G_GINT64_FORMAT ", static %" G_GINT64_FORMAT "\n",
+                of, bound->step_ns, bound->layers_ns, bound->sharded_ns, bound->once_ns, bound->peak_bytes,
+                bound->layers_bytes, bound->static_bytes);
+}
+
+/* Bounds lie one below the other, and below that time and memory. */
+static gboolean is_below(const Bound *bound, SimTime step_ns, int64_t peak_bytes)
+{
+    return bound->once_ns <= bound->sharded_ns && bound->sharded_ns <= bound->layers_ns && bound->layers_ns <= bound->step_ns &&
+            bound->step_ns <= step_ns && bound->static_bytes <= bound->layers_bytes &&
+           bound->layers_bytes <= bound->peak_bytes && bound->peak_bytes <= peak_bytes;
+}
+
+/* Time and memory of a run are at least those of the bounds. Returns bound over time. */
 static double check_bound(Session *session, const Plan *plan, const char *what)
 {
     g_autoptr(GError) error = NULL;
-    Bound bound;
+    Bound bound, shared, layout;
     g_autoptr(Result) result = run_plan(plan, NULL, &error);
     check_no_error(error);
-    assert_true(session_bound(session, plan, &bound, &error));
     SimTime step_ns = (SimTime)llround(result->step_time_s * 1e9);
-    if (bound.step_ns > step_ns || bound.layers_ns > bound.step_ns || bound.operators_ns > bound.layers_ns ||
-        bound.once_ns > bound.operators_ns || bound.static_bytes + bound.operators_bytes > bound.layers_bytes || bound.peak_bytes > result->peak_memory_bytes || bound.layers_bytes > bound.peak_bytes) {
-        print_error("bound %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " ns, layers %" G_GINT64_FORMAT ", peak %" G_GINT64_FORMAT
-                    " of %" G_GINT64_FORMAT ": %s\n",
-                    bound.step_ns, step_ns, bound.layers_ns, bound.peak_bytes, result->peak_memory_bytes, what);
+    assert_true(session_bound(session, plan, &bound, &error));
+    assert_true(session_bound_shared(session, plan, &shared, &error));
+    layout = shared;
+    if (search_has_aspect(ASPECT_LAYOUT, plan)) {
+        assert_true(session_bound_layers(session, plan, &layout, &error));
+    }
+    if (!is_below(&bound, step_ns, result->peak_memory_bytes) || !is_below(&shared, step_ns, result->peak_memory_bytes) ||
+        !is_below(&layout, step_ns, result->peak_memory_bytes)) {
+        print_error("a run of %" G_GINT64_FORMAT " ns, %" G_GINT64_FORMAT " bytes: %s\n", step_ns, result->peak_memory_bytes, what);
+        say_bounds(&bound, "bound");
+        say_bounds(&shared, "shared");
+        say_bounds(&layout, "layout");
         fail();
     }
+    check_int(session_static_bytes(session, plan), shared.static_bytes);
     check_close(session_flops_per_token(session, plan), result->model_flops_per_token, 1e-12);
     return (double)bound.step_ns / (double)step_ns;
 }
@@ -137,57 +160,55 @@ static void test_layers(void **state)
     }
 }
 
-/* What an aspect says of a plan. */
-static int64_t aspect_value(SearchAspect aspect, const Bound *bound, int part)
-{
-    switch (aspect) {
-    case ASPECT_STATIC:
-        return bound->static_bytes;
-    case ASPECT_ONCE:
-        return bound->once_ns;
-    case ASPECT_OPERATORS:
-        return part == 0 ? bound->operators_ns : bound->operators_bytes;
-    case ASPECT_LAYERS:
-    case N_SEARCH_ASPECTS:
-    default:
-        return part == 0 ? bound->layers_ns : bound->layers_bytes - bound->static_bytes;
-    }
-}
+/* What the aspects say of a plan: times and bytes. */
+typedef struct Aspects {
+    gboolean has[N_SEARCH_ASPECTS];
+    int64_t values[N_SEARCH_ASPECTS][2];
+} Aspects;
 
-/* The bound of a drawn plan, reduced; FALSE when it is none. */
-static gboolean bound_of_object(Session *session, json_t *object, Bound *ret_bound, gboolean *ret_has)
+/* Of a drawn plan, reduced; FALSE when it is none. */
+static gboolean aspects_of_object(Session *session, json_t *object, Aspects *ret_aspects)
 {
     g_autoptr(Plan) plan = plan_from_json(object, "plan", NULL, NULL);
     ShrinkReport report;
+    Bound shared, layout = {0};
     if (plan == NULL) {
         return FALSE;
     }
     shrink_plan(plan, &report);
     for (int aspect = 0; aspect < N_SEARCH_ASPECTS; aspect++) {
-        ret_has[aspect] = search_has_aspect((SearchAspect)aspect, plan);
+        ret_aspects->has[aspect] = search_has_aspect((SearchAspect)aspect, plan);
     }
-    return session_bound(session, plan, ret_bound, NULL);
+    if (!session_bound_shared(session, plan, &shared, NULL) ||
+        (ret_aspects->has[ASPECT_LAYERS] && !session_bound_layers(session, plan, &layout, NULL))) {
+        return FALSE;
+    }
+    ret_aspects->values[ASPECT_ONCE][0] = shared.once_ns;
+    ret_aspects->values[ASPECT_SHARDED][0] = shared.sharded_ns;
+    ret_aspects->values[ASPECT_LAYERS][0] = layout.layers_ns;
+    ret_aspects->values[ASPECT_LAYERS][1] = layout.layers_bytes - layout.static_bytes;
+    ret_aspects->values[ASPECT_STATIC][1] = session_static_bytes(session, plan);
+    return TRUE;
 }
 
 /* Turns one field of a drawn plan; aspects in which it is said to have no say must stay as they are. Returns how many did. */
-static int check_field(Session *session, json_t *object, const Bound *before, const gboolean *had, const DrawField *field, uint64_t seed)
+static int check_field(Session *session, json_t *object, const Aspects *before, const DrawField *field, uint64_t seed)
 {
     g_autoptr(json_t) turned = json_deep_copy(object);
     g_autofree char *word = draw_choice(field, seed);
-    gboolean has[N_SEARCH_ASPECTS] = {FALSE};
-    Bound bound;
+    Aspects now = {0};
     int n = 0;
     if (word[0] == '\0' || word[0] == 'x' || !cases_set(turned, field->path, cases_cell_value(field->path, word, NULL), NULL) ||
-        !bound_of_object(session, turned, &bound, has)) {
+        !aspects_of_object(session, turned, &now)) {
         return 0;
     }
     for (int aspect = 0; aspect < N_SEARCH_ASPECTS; aspect++) {
-        if (!search_is_free((SearchAspect)aspect, field->path) || !had[aspect] || !has[aspect]) {
+        if (!search_is_free((SearchAspect)aspect, field->path) || !before->has[aspect] || !now.has[aspect]) {
             continue;
         }
         n++;
         for (int part = 0; part < 2; part++) {
-            int64_t want = aspect_value((SearchAspect)aspect, before, part), have = aspect_value((SearchAspect)aspect, &bound, part);
+            int64_t want = before->values[aspect][part], have = now.values[aspect][part];
             if (have != want) {
                 char *text = json_dumps(object, JSON_COMPACT);
                 print_error("%s=%s: aspect %d goes from %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT ": %s\n", field->path, word, aspect, want,
@@ -217,13 +238,12 @@ static void test_free_fields(void **state)
     int n = 0;
     for (uint64_t seed = 1; seed <= FREE_PLANS; seed++) {
         g_autoptr(json_t) object = draw_plan(seed, NULL);
-        gboolean has[N_SEARCH_ASPECTS] = {FALSE};
-        Bound bound;
-        assert_true(bound_of_object(session, object, &bound, has));
+        Aspects before = {0};
+        assert_true(aspects_of_object(session, object, &before));
         for (int f = 0; f < draw_n_fields(); f++) {
             const DrawField *field = draw_field(f);
             for (uint64_t k = 0; k < 2 && is_free_somewhere(field->path); k++) {
-                n += check_field(session, object, &bound, has, field, 1000 * k + seed);
+                n += check_field(session, object, &before, field, 1000 * k + seed);
             }
         }
     }
@@ -326,11 +346,10 @@ static GArray *exhaust(const Sweep *sweep, guint n_best)
     return all;
 }
 
-static gboolean never(const char *what, int64_t n_done, int64_t n_all, void *data)
+static gboolean never(const SearchProgress *progress, void *data)
 {
-    (void)what;
     (void)data;
-    assert_true(n_done >= 0 && n_done <= n_all);
+    assert_true(progress->n_open >= 0 && progress->n_open <= progress->n_layouts);
     return FALSE;
 }
 
@@ -366,27 +385,26 @@ static void test_search(void **state)
     assert_true(n_spared > 0);
 }
 
-static gboolean at_once(const char *what, int64_t n_done, int64_t n_all, void *data)
+/* Stops before it has started, as it starts, or once something was run. */
+static gboolean at_once(const SearchProgress *progress, void *data)
 {
-    (void)n_all;
-    (void)n_done;
-    return g_str_has_suffix(what, data);
+    const int *when = data;
+    return *when == 0 ? TRUE : *when == 1 ? progress->is_started : progress->n_evaluated > 0;
 }
 
-/* Stopped, it says that nothing is proven, or of what it is. */
+/* Stopped, it says that nothing is proven, or of what it is: what it found lies within the bound of what it left. */
 static void test_stop(void **state)
 {
     (void)state;
-    static const char *const when[] = {"bounded", "evaluated"};
     g_autoptr(json_t) schema = plan_schema();
     g_autoptr(Sweep) sweep = draw_space(1, schema);
-    for (size_t i = 0; i < G_N_ELEMENTS(when); i++) {
+    for (int when = 0; when < 3; when++) {
         g_autoptr(GError) error = NULL;
         SearchResult result;
-        SearchOptions options = {2, 1, at_once, (void *)(guintptr)when[i]};
+        SearchOptions options = {2, 1, at_once, &when};
         assert_true(search_run(sweep, &options, &result, &error));
-        assert_false(result.is_proven);
-        check_int(isnan(result.unvisited) ? 1 : 0, i == 0 ? 1 : 0);
+        assert_true(when == 2 || !result.is_proven);
+        check_int(isnan(result.unvisited) ? 1 : 0, when < 2 || result.is_proven ? 1 : 0);
         search_result_clear(&result);
     }
 }

@@ -2,6 +2,7 @@
 
 #include "workloads/lower/clock.h"
 #include "workloads/lower/copies.h"
+#include "workloads/lower/deal.h"
 #include "workloads/lower/frame.h"
 #include "workloads/lower/interleave.h"
 
@@ -542,4 +543,17 @@ Program *lower_plan_cached(LowerCache *cache, const Plan *plan, const ModelGraph
     clock_settle(lowering.program);
     lowering_clear(&lowering);
     return lowering.program;
+}
+
+int64_t lower_plan_static_bytes(LowerCache *cache, const Plan *plan, const ModelGraph *graphs)
+{
+    Lowering lowering = new_lowering(cache, plan, graphs, NULL, 0);
+    lowering_place_groups(&lowering);
+    deal_plan(lowering.program, plan);
+    lowering_count_static(&lowering);
+    int64_t bytes = lower_static_bytes(lowering.program);
+    g_free(lowering.layers);
+    g_free(lowering.experts);
+    program_free(lowering.program);
+    return bytes;
 }

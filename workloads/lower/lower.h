@@ -35,5 +35,8 @@ Program *lower_plan_described(const Plan *plan, const ModelGraph *graphs, const 
 /* The same, taking from a cache what other plans had lowered (NULL: from scratch), and leaving there what they may need. */
 Program *lower_plan_cached(LowerCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, int64_t ep_rank);
 
+/* lower_static_bytes() of the program of a plan, without lowering it. */
+int64_t lower_plan_static_bytes(LowerCache *cache, const Plan *plan, const ModelGraph *graphs);
+
 /* Device and library memory that is no tensor of the program: bytes of the static tags of one rank. */
 int64_t lower_static_bytes(const Program *program);

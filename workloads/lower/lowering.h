@@ -106,6 +106,8 @@ const AllToAll *lowering_layer_exchanges(const Lowering *lowering, int64_t layer
 /* Takes n buffers of the program; returns the first. */
 gint32 lowering_take_buffers(Lowering *lowering, int n);
 const Graph *lowering_layer_graph(const Lowering *lowering, int64_t layer);
+/* Lays out groups alone. */
+void lowering_place_groups(Lowering *lowering);
 /* Lays out groups, frames and boundaries, and counts rows. */
 void lowering_start(Lowering *lowering, gint32 *head_frame);
 /* Takes the buffers of the losses. */

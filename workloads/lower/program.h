@@ -189,7 +189,7 @@ typedef struct Instr {
 char *program_collective_name(const Instr *instr);
 
 /* Interpreters that keep a form of their own of a segment. */
-typedef enum SegmentView { VIEW_MEMORY, N_SEGMENT_VIEWS } SegmentView;
+typedef enum SegmentView { VIEW_MEMORY, VIEW_BOUND, N_SEGMENT_VIEWS } SegmentView;
 
 /* Time of kernels on the compute stream, at the usual clock, and the same weighed with their power; the same of collectives. */
 typedef struct PowerSums {

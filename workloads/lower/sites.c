@@ -189,13 +189,18 @@ static StepSide take_side(Lowering *lowering)
     return side;
 }
 
+void lowering_place_groups(Lowering *lowering)
+{
+    place_ends(lowering);
+    place_layers(lowering);
+}
+
 void lowering_start(Lowering *lowering, gint32 *head_frame)
 {
     const ModelGraph *graphs = lowering->graphs;
     lowering->program->n_tokens = N_GLOBAL_TOKENS;
     lowering->inputs = lowering->program->inputs = lowering_take_buffers(lowering, 1);
-    place_ends(lowering);
-    place_layers(lowering);
+    lowering_place_groups(lowering);
     price_copy_ins(lowering);
     count_rows(lowering);
     lowering->swap_tokens = g_new0(gint32, graphs->n_layers);

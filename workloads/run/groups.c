@@ -15,10 +15,9 @@ static void destroy_program(void *program)
     program_free(program);
 }
 
-static int64_t n_sampled(const RunGroups *groups)
+static int64_t n_sampled(const Plan *plan, int64_t n_all)
 {
-    int64_t wanted = groups->plan->routing_replicas;
-    return wanted > 0 ? wanted : MIN(groups->n_all, GROUPS_USUAL);
+    return plan->routing_replicas > 0 ? plan->routing_replicas : MIN(n_all, GROUPS_USUAL);
 }
 
 /* Groups drawn for the plan before may be those of this one. */
@@ -27,7 +26,7 @@ static gboolean sample_groups(RunGroups *groups, GError **error)
     const Plan *plan = groups->plan;
     RoutingSpec spec = routing_spec(plan, plan->seq_len * plan->micro_batch, plan->micro_batch);
     RunCache *cache = groups->cache;
-    GPtrArray *known = cache != NULL ? run_cache_routings(cache, &spec, (guint)n_sampled(groups)) : NULL;
+    GPtrArray *known = cache != NULL ? run_cache_routings(cache, &spec, (guint)groups->n_sampled) : NULL;
     if (known != NULL) {
         groups->routings = g_ptr_array_ref(known);
         return TRUE;
@@ -41,7 +40,7 @@ static gboolean sample_groups(RunGroups *groups, GError **error)
     }
     g_autofree double *shares = spec.kind == PLAN_ROUTING_ROUTER ? routing_router_shares(&spec) : NULL;
     spec.shares = shares;
-    for (int64_t g = 0; g < n_sampled(groups); g++) {
+    for (int64_t g = 0; g < groups->n_sampled; g++) {
         spec.group = g;
         Routing *routing = routing_new(&spec, error);
         if (routing == NULL) {
@@ -155,10 +154,11 @@ static void sort_programs(GPtrArray *programs)
     }
 }
 
-static gboolean groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, gboolean keeps_all,
-                            GError **error)
+static gboolean groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, int64_t n_at_most,
+                            gboolean keeps_all, GError **error)
 {
     *groups = (RunGroups){.cache = cache, .plan = plan, .graphs = graphs, .n_all = plan->dp_replicate * plan->efsdp};
+    groups->n_sampled = MIN(n_sampled(plan, groups->n_all), n_at_most);
     groups->programs = g_ptr_array_new_with_free_func(destroy_program);
     if (!routing_is_needed(plan)) {
         groups->routings = run_routings_new();
@@ -180,12 +180,17 @@ static gboolean groups_init(RunGroups *groups, RunCache *cache, const Plan *plan
 
 gboolean run_groups_init(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error)
 {
-    return groups_init(groups, cache, plan, graphs, FALSE, error);
+    return groups_init(groups, cache, plan, graphs, G_MAXINT64, FALSE, error);
 }
 
 gboolean run_groups_init_all(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error)
 {
-    return groups_init(groups, cache, plan, graphs, TRUE, error);
+    return groups_init(groups, cache, plan, graphs, G_MAXINT64, TRUE, error);
+}
+
+gboolean run_groups_init_first(RunGroups *groups, RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error)
+{
+    return groups_init(groups, cache, plan, graphs, 1, FALSE, error);
 }
 
 void run_groups_clear(RunGroups *groups)

@@ -22,6 +22,7 @@ typedef struct RunGroups {
     const Plan *plan;
     const ModelGraph *graphs;
     int64_t n_all;       /* expert-parallel groups of the cluster */
+    int64_t n_sampled;
     GPtrArray *routings; /* Routing of each sampled group; empty: every rank of every group has the same rows */
     GPtrArray *programs; /* Program in time of each group that is simulated, the slowest alone first */
 } RunGroups;
@@ -33,6 +34,8 @@ GPtrArray *run_groups_routings(struct RunCache *cache, const Plan *plan, GError 
 gboolean run_groups_init(RunGroups *groups, struct RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error);
 /* The same with the programs of all sampled groups, also of those that cannot decide. */
 gboolean run_groups_init_all(RunGroups *groups, struct RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error);
+/* The same with the first group alone: no step is shorter than its program's. */
+gboolean run_groups_init_first(RunGroups *groups, struct RunCache *cache, const Plan *plan, const ModelGraph *graphs, GError **error);
 void run_groups_clear(RunGroups *groups);
 
 /*

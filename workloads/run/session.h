@@ -25,6 +25,21 @@ Plan *session_plan(Session *session, json_t *value, const char *name, const char
 /* What the plan's step cannot go below, without running it. Errors as of session_run. */
 gboolean session_bound(Session *session, const Plan *plan, Bound *ret_bound, GError **error);
 
+/*
+ * The same but for the step and its peak (bound_of_layers), of the first of the sampled expert-parallel groups where their loads
+ * differ: less work, and somewhat less than session_bound says. Neither for open plans nor with a cache. Errors as of session_run.
+ */
+gboolean session_bound_layers(Session *session, const Plan *plan, Bound *ret_bound, GError **error);
+
+/*
+ * once_ns and sharded_ns, likewise, which hold for all plans that differ from this one in what is kept, recomputed, cached and
+ * offloaded. Errors as of session_run.
+ */
+gboolean session_bound_shared(Session *session, const Plan *plan, Bound *ret_bound, GError **error);
+
+/* static_bytes of these bounds, for less work still. */
+int64_t session_static_bytes(Session *session, const Plan *plan);
+
 /* FLOPs that count as the model's, for one token. */
 double session_flops_per_token(Session *session, const Plan *plan);
 

@@ -172,12 +172,17 @@ gboolean trials_close(Plan *plan, GError **error)
     return TRUE;
 }
 
-Plan trials_bound(const Plan *plan)
+Plan trials_recomputing(const Plan *plan, PlanRecompute recompute)
 {
     Plan view = closed(plan);
-    if (plan->cache_fits || chooses(plan)) { /* nothing runs again, and nothing is exchanged or gathered for it */
-        view.recompute = PLAN_RECOMPUTE_NONE;
-        view.has_cache = FALSE;
-    }
+    view.recompute = recompute;
+    view.has_cache = FALSE;
+    view.offload_fraction = 0;
     return view;
+}
+
+Plan trials_bound(const Plan *plan)
+{
+    /* nothing runs again, and nothing is exchanged or gathered for it */
+    return plan->cache_fits || chooses(plan) ? trials_recomputing(plan, PLAN_RECOMPUTE_NONE) : closed(plan);
 }

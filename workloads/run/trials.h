@@ -32,3 +32,6 @@ gboolean trials_close(Plan *plan, GError **error);
  * alone: the memory of all is at least the static one.
  */
 Plan trials_bound(const Plan *plan);
+
+/* The plan (a view) with another recomputation, without a cache, and with nothing offloaded. */
+Plan trials_recomputing(const Plan *plan, PlanRecompute recompute);

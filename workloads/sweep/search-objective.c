@@ -79,13 +79,13 @@ static double peak_bound(const Plan *plan, double step_s, int64_t peak_bytes, do
 }
 
 static const SearchObjective objectives[] = {
-    {"step_time_s", FALSE, TRUE, step_value, step_bound},
-    {"tokens_per_s", TRUE, TRUE, rate_value, rate_bound},
-    {"tokens_per_s_per_gpu", TRUE, TRUE, gpu_rate_value, gpu_rate_bound},
-    {"useful_tokens_per_s_per_gpu", TRUE, TRUE, useful_rate_value, gpu_rate_bound},
-    {"tflops_per_gpu", TRUE, TRUE, tflops_value, tflops_bound},
-    {"mfu", TRUE, TRUE, mfu_value, mfu_bound},
-    {"peak_memory_bytes", FALSE, FALSE, peak_value, peak_bound},
+    {"step_time_s", FALSE, TRUE, FALSE, step_value, step_bound},
+    {"tokens_per_s", TRUE, TRUE, FALSE, rate_value, rate_bound},
+    {"tokens_per_s_per_gpu", TRUE, TRUE, FALSE, gpu_rate_value, gpu_rate_bound},
+    {"useful_tokens_per_s_per_gpu", TRUE, TRUE, FALSE, useful_rate_value, gpu_rate_bound},
+    {"tflops_per_gpu", TRUE, TRUE, TRUE, tflops_value, tflops_bound},
+    {"mfu", TRUE, TRUE, TRUE, mfu_value, mfu_bound},
+    {"peak_memory_bytes", FALSE, FALSE, FALSE, peak_value, peak_bound},
 };
 
 const SearchObjective *search_objective_find(const Sweep *sweep, GError **error)

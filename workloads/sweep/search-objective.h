@@ -11,6 +11,7 @@ typedef struct SearchObjective {
     const char *path; /* of the result */
     gboolean maximize;
     gboolean is_of_time; /* the bound depends on the step's time, else on what it holds */
+    gboolean is_of_flops; /* and on the FLOPs of a token */
     double (*value)(const Result *result);
     /* What no run of the plan goes beyond whose step takes at least step_s and holds at least peak_bytes. */
     double (*bound)(const Plan *plan, double step_s, int64_t peak_bytes, double flops_per_token);

@@ -1,9 +1,17 @@
 /*
- * Search space: the points of a sweep as nodes and leaves, and which fields have a say in what a bound speaks of.
+ * Space of a search: the points of a sweep as a tree. A node fixes the values of some axes, its children those of some more.
  *
- * A node is a combination of the axes that turn more than the loss, its leaves are those of the loss. Less and less of a plan
- * depends on fewer and fewer fields, so nodes that differ in the other fields alone share the bound of it: they are of one
- * class. Which fields have no say in an aspect is a table here, and a property test holds each of its entries.
+ * Few fields have a say in what a bound rests on. So axes are fixed in an order in which a bound always holds for all that a
+ * node leaves open:
+ *     ONCE       axes that say what operators are and how tokens travel: operators run once take that at least
+ *     SHARDED    and how layers are sharded, gathered and reduced
+ *     LAYERS     and what is kept, recomputed, offloaded
+ *     LAYOUT     and everything else but the cuts of the loss: the optimizer
+ *     leaves     cuts of the loss: points
+ * Fields that are not known to have no say have one (search_is_free), so a field that plans get later does.
+ *
+ * What a rank holds between steps depends on other fields, those of STATIC: a class of points is a combination of theirs. A
+ * node holds at least the least of the classes that it leaves open.
  */
 #pragma once
 
@@ -11,10 +19,12 @@
 #include "workloads/sweep/sweep.h"
 
 typedef enum SearchAspect {
-    ASPECT_STATIC,    /* Bound.static_bytes */
-    ASPECT_ONCE,      /* Bound.once_ns */
-    ASPECT_OPERATORS, /* Bound.operators_ns and operators_bytes */
-    ASPECT_LAYERS,    /* Bound.layers_ns, and layers_bytes without the static ones */
+    ASPECT_ONCE,    /* once_ns of session_bound_shared() */
+    ASPECT_SHARDED, /* sharded_ns of it */
+    ASPECT_LAYERS,  /* layers_ns of session_bound_layers(), and layers_bytes without the static ones */
+    ASPECT_LAYOUT,  /* nothing more than its parents and what lives between steps */
+    N_SEARCH_LEVELS,
+    ASPECT_STATIC = N_SEARCH_LEVELS, /* session_static_bytes() */
     N_SEARCH_ASPECTS
 } SearchAspect;
 
@@ -22,8 +32,8 @@ typedef enum SearchAspect {
 gboolean search_is_free(SearchAspect aspect, const char *path);
 
 /*
- * Whether that holds for the plan. Which rank is the hottest depends on what is recomputed, so drawn loads have nothing that
- * is run once whatever that is; and with a cache the whole plan says what its layers keep.
+ * Whether bounds of the aspect hold for the plan: with a cache the whole plan says what its layers keep; who holds which states
+ * of whole tensors that are dealt out depends on the groups, which a cut of the loss changes.
  */
 gboolean search_has_aspect(SearchAspect aspect, const Plan *plan);
 
@@ -36,16 +46,24 @@ typedef struct SearchAxes {
 } SearchAxes;
 
 typedef struct SearchSpace {
-    SearchAxes nodes, leaves;
-    int64_t *class_strides[N_SEARCH_ASPECTS]; /* [axis of the nodes]: between neighbouring values, in classes; 0 = it is free */
-    int64_t n_classes[N_SEARCH_ASPECTS];
+    SearchAxes fixed[N_SEARCH_LEVELS]; /* axes that nodes of a level fix */
+    SearchAxes open[N_SEARCH_LEVELS];  /* those that they leave open */
+    SearchAxes children[N_SEARCH_LEVELS]; /* those that their children fix, too; of the last level: the leaves */
+    SearchAxes statics, others;        /* axes with a say in what is held between steps, and those without */
+    SearchAxes fixed_statics[N_SEARCH_LEVELS]; /* of the former those that nodes of a level fix */
 } SearchSpace;
 
 void search_space_init(SearchSpace *space, const Sweep *sweep);
 void search_space_clear(SearchSpace *space);
 
-/* Point of a leaf of a node. */
-int64_t search_space_point(const SearchSpace *space, int64_t node, int64_t leaf);
+/* A node is known by its level and its least point. The number-th of a level, its children, and its points. */
+int64_t search_space_node(const SearchSpace *space, SearchAspect level, int64_t number);
+int64_t search_space_child(const SearchSpace *space, SearchAspect level, int64_t node, int64_t child);
+int64_t search_space_point(const SearchSpace *space, SearchAspect level, int64_t node, int64_t member);
 
-/* Class of a node in an aspect: 0 … n_classes − 1. */
-int64_t search_space_class(const SearchSpace *space, SearchAspect aspect, int64_t node);
+/* Layouts below a node of a level. */
+int64_t search_space_n_layouts(const SearchSpace *space, SearchAspect level);
+
+/* A point of a class of STATIC; the class of the fields of it that nodes of a level fix, by any of a node's points. */
+int64_t search_space_static_point(const SearchSpace *space, int64_t class, int64_t member);
+int64_t search_space_static_class(const SearchSpace *space, SearchAspect level, int64_t point);

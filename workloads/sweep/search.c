@@ -5,37 +5,26 @@
 
 #include "sim/base/error.h"
 #include "sim/base/ordered-pool.h"
-#include "sim/des/index-heap.h"
 #include "workloads/sweep/search-objective.h"
+#include "workloads/sweep/search-queue.h"
 #include "workloads/sweep/search-space.h"
 
-enum { NODES_MAX = 1 << 24, NODE_BLOCK = 64, POLL_US = 100000 };
+/*
+ * Children of the root; classes of what lives between steps, beyond which nothing is known of it before a layout is lowered;
+ * members of a node that are tried for a valid plan: none among them says nothing.
+ */
+enum { ROOTS_MAX = 1 << 24, STATICS_MAX = 1 << 16, TRIES_MAX = 64 };
+enum { STATIC_BLOCK = 16, POLL_US = 100000 };
 
 /* What is the same number in theory may be computed in another order: bounds give way by more than that. */
 static const double ROUNDING = 1e-12;
 
-/* How closely a node has been looked at. */
-typedef enum NodeStage {
-    NODE_EMPTY,        /* no valid plan */
-    NODE_WITHOUT_ROOM, /* none that can fit */
-    NODE_ROUGH,        /* bounded by what it shares with most others: static memory, operators run once */
-    NODE_OPERATORS,    /* by its operators, recomputed ones included */
-    NODE_LAYERS,       /* by its layers: what is left to do is to run its plans */
-    NODE_DONE
-} NodeStage;
-
-typedef struct Node {
-    double bound; /* of the objective, lower is better; −∞ when unknown */
-    NodeStage stage;
-} Node;
-
-/* What is known of a class of nodes in an aspect. */
-typedef struct ClassBound {
-    gboolean is_known;
-    SimTime ns;
-    int64_t bytes;
-    double flops_per_token;
-} ClassBound;
+/* What became of a node that was looked at. */
+typedef enum Finding {
+    FOUND_BOUND,   /* it may hold one of the best */
+    FOUND_NO_PLAN, /* no valid plan */
+    FOUND_NO_ROOM, /* none that can fit */
+} Finding;
 
 typedef struct Search {
     const Sweep *sweep;
@@ -43,16 +32,15 @@ typedef struct Search {
     const SearchObjective *objective;
     double sign; /* −1 turns higher-is-better round */
     SearchSpace space;
-    Node *nodes;                   /* [space.nodes.n_combinations] */
-    GMutex lock;                   /* of all below */
-    ClassBound *classes[N_SEARCH_ASPECTS]; /* [aspect][class] */
-    IndexHeap open;                /* nodes to be looked at, by bound */
-    guint32 *places;
-    GArray *best; /* SearchBest; objective lower is better until the end */
-    int64_t n_evaluated, n_done;
-    gboolean stopped;
-    guint n_working; /* threads */
-    GCond idle;
+    int64_t *least_bytes[N_SEARCH_LEVELS]; /* [class of the level's statics]: between steps; 0 = unknown */
+    GMutex lock;   /* of all below */
+    SearchQueue queue;
+    GArray *best;  /* SearchBest; objective lower is better until the end */
+    int64_t n_bounds, n_evaluated;
+    int64_t n_invalid, n_without_room, n_done; /* layouts */
+    gboolean stopped, is_started;
+    guint n_working, n_busy; /* threads, and those that have a node */
+    GCond changed;
 } Search;
 
 /* ---- the best ---- */
@@ -99,131 +87,91 @@ static gboolean gives_up(Search *search, double bound)
     return out;
 }
 
-/* ---- bounds ---- */
+/* ---- plans ---- */
 
-/* The first valid plan of the node from a leaf on, NULL when there is none; *leaf moves behind it. */
-static Plan *next_plan(const Search *search, SweepWorker *worker, int64_t node, int64_t *leaf)
+/* A valid plan of a node; NULL when none is found. *ret_all: all of it was looked at. */
+static Plan *plan_of(const Search *search, SweepWorker *worker, SearchAspect level, int64_t node, gboolean *ret_all)
 {
+    int64_t n = search->space.open[level].n_combinations;
+    int64_t n_tries = level == ASPECT_LAYOUT ? n : MIN(n, TRIES_MAX);
     Plan *plan = NULL;
-    while (plan == NULL && *leaf < search->space.leaves.n_combinations) {
-        plan = sweep_point_plan(worker, search_space_point(&search->space, node, (*leaf)++));
+    for (int64_t i = 0; plan == NULL && i < n_tries; i++) {
+        plan = sweep_point_plan(worker, search_space_point(&search->space, level, node, i));
     }
+    *ret_all = n_tries == n;
     return plan;
 }
 
-/* The objective that no plan goes beyond which takes and holds at least that; lower is better, +∞ when it cannot fit. */
-static double objective_bound(const Search *search, const Plan *plan, SimTime ns, int64_t bytes, double flops_per_token)
-{
-    const Device *device = plan->cluster->device;
-    if (bytes + device->non_framework_bytes > device->usable_bytes) {
-        return (double)INFINITY;
-    }
-    double value = search->sign * search->objective->bound(plan, (double)ns * 1e-9, bytes, flops_per_token);
-    return isnan(value) ? -(double)INFINITY : value - fabs(value) * ROUNDING;
-}
-
-static ClassBound class_bound(Search *search, SearchAspect aspect, int64_t node)
-{
-    int64_t place = search_space_class(&search->space, aspect, node);
-    g_mutex_lock(&search->lock);
-    ClassBound bound = search->classes[aspect][place];
-    g_mutex_unlock(&search->lock);
-    return bound;
-}
-
-/* Of the plan of a node whose model has most FLOPs a token: a loss that is cut counts what it computes again. */
-static double most_flops_per_token(const Search *search, SweepWorker *worker, int64_t number)
+/* Most FLOPs of a token over the cuts of the loss, which count what they compute again; 0 where the objective has no use for it. */
+static double most_flops_per_token(const Search *search, SweepWorker *worker, int64_t node)
 {
     double most = 0;
-    for (int64_t leaf = 0; leaf < search->space.leaves.n_combinations;) {
-        g_autoptr(Plan) plan = next_plan(search, worker, number, &leaf);
+    for (int64_t i = 0; search->objective->is_of_flops && i < search->space.open[ASPECT_LAYOUT].n_combinations; i++) {
+        g_autoptr(Plan) plan = sweep_point_plan(worker, search_space_point(&search->space, ASPECT_LAYOUT, node, i));
         most = plan != NULL ? fmax(most, session_flops_per_token(worker->session, plan)) : most;
     }
     return most;
 }
 
-/* Lowers a plan of the node: bounds the classes that it is of. FALSE: what is wrong with it shows when it is run. */
-static gboolean look_at(Search *search, SweepWorker *worker, int64_t number, const Plan *plan)
+/* ---- bounds ---- */
+
+/* Whether plans that hold at least that may fit; without one of their layouts whatever lies outside of the framework counts least. */
+static gboolean has_room(const Plan *plan, gboolean is_layout, int64_t bytes)
 {
-    Node *node = &search->nodes[number];
+    const Device *device = plan->cluster->device;
+    return bytes <= device->usable_bytes - (is_layout ? plan_outside_bytes(plan) : device->non_framework_bytes);
+}
+
+/* The objective that no plan goes beyond which takes and holds at least that; lower is better. */
+static double objective_bound(const Search *search, const Plan *plan, SimTime ns, int64_t bytes, double flops_per_token)
+{
+    double value = search->sign * search->objective->bound(plan, (double)ns * 1e-9, bytes, flops_per_token);
+    return isnan(value) ? -(double)INFINITY : value - fabs(value) * ROUNDING;
+}
+
+/* What the level's fields say of all plans of a node, from one of them. FALSE: nothing. */
+static gboolean look_at(SweepWorker *worker, SearchAspect level, const Plan *plan, SimTime *ret_ns, int64_t *ret_bytes)
+{
     Bound bound;
-    if (!session_bound(worker->session, plan, &bound, NULL)) {
-        *node = (Node){-(double)INFINITY, NODE_LAYERS};
+    *ret_ns = *ret_bytes = 0;
+    if (level == ASPECT_ONCE || level == ASPECT_SHARDED) {
+        gboolean is_known = session_bound_shared(worker->session, plan, &bound, NULL);
+        *ret_ns = !is_known ? 0 : level == ASPECT_ONCE ? bound.once_ns : bound.sharded_ns;
+        return is_known; /* what is wrong with a plan shows when it is run */
+    }
+    if (level == ASPECT_LAYOUT || !search_has_aspect(level, plan) || !session_bound_layers(worker->session, plan, &bound, NULL)) {
         return FALSE;
     }
-    double flops = most_flops_per_token(search, worker, number);
-    const struct {
-        SimTime ns;
-        int64_t bytes;
-    } values[N_SEARCH_ASPECTS] = {
-        [ASPECT_STATIC] = {0, bound.static_bytes},
-        [ASPECT_ONCE] = {bound.once_ns, 0},
-        [ASPECT_OPERATORS] = {bound.operators_ns, bound.operators_bytes},
-        [ASPECT_LAYERS] = {bound.layers_ns, bound.layers_bytes - bound.static_bytes},
-    };
-    g_mutex_lock(&search->lock);
-    for (int k = 0; k < N_SEARCH_ASPECTS; k++) {
-        if (search_has_aspect((SearchAspect)k, plan)) {
-            int64_t place = search_space_class(&search->space, (SearchAspect)k, number);
-            search->classes[k][place] = (ClassBound){TRUE, values[k].ns, values[k].bytes, flops};
-        }
-    }
-    g_mutex_unlock(&search->lock);
+    *ret_ns = bound.layers_ns;
+    *ret_bytes = bound.layers_bytes - bound.static_bytes;
     return TRUE;
 }
 
-/* The node's bound by an aspect, if that holds for it and is known. */
-static gboolean apply(Search *search, int64_t number, const Plan *plan, SearchAspect aspect, NodeStage stage)
+/* A node that has its parent's bound so far. */
+static Finding bound_node(Search *search, SweepWorker *worker, SearchNode *node)
 {
-    Node *node = &search->nodes[number];
-    ClassBound bound = class_bound(search, aspect, number), fixed = class_bound(search, ASPECT_STATIC, number);
-    if (!bound.is_known || !search_has_aspect(aspect, plan)) {
-        return FALSE;
-    }
-    double value = objective_bound(search, plan, bound.ns, fixed.bytes + bound.bytes, bound.flops_per_token);
-    node->bound = MAX(node->bound, value);
-    node->stage = node->bound < (double)INFINITY ? stage : NODE_WITHOUT_ROOM;
-    return TRUE;
-}
-
-/* A node seen for the first time. */
-static void bound_roughly(Search *search, SweepWorker *worker, int64_t number)
-{
-    Node *node = &search->nodes[number];
-    int64_t leaf = 0;
-    g_autoptr(Plan) plan = next_plan(search, worker, number, &leaf);
-    *node = (Node){-(double)INFINITY, NODE_EMPTY};
+    SearchAspect level = (SearchAspect)node->level;
+    gboolean is_all;
+    SimTime ns;
+    int64_t bytes;
+    g_autoptr(Plan) plan = plan_of(search, worker, level, node->point, &is_all);
+    node->is_bounded = TRUE;
     if (plan == NULL) {
-        return;
+        return is_all ? FOUND_NO_PLAN : FOUND_BOUND;
     }
-    gboolean has_once = search_has_aspect(ASPECT_ONCE, plan);
-    gboolean is_known = class_bound(search, ASPECT_STATIC, number).is_known && (!has_once || class_bound(search, ASPECT_ONCE, number).is_known);
-    if (!is_known && !look_at(search, worker, number, plan)) {
-        return;
+    gboolean is_layout = level == ASPECT_LAYOUT;
+    int64_t held = is_layout && search_has_aspect(ASPECT_STATIC, plan) ? session_static_bytes(worker->session, plan)
+                                                                       : search->least_bytes[level][search_space_static_class(&search->space, level, node->point)];
+    if (!has_room(plan, is_layout, held)) {
+        return FOUND_NO_ROOM; /* a look would be in vain */
     }
-    if (!apply(search, number, plan, ASPECT_ONCE, NODE_ROUGH)) {
-        double value = objective_bound(search, plan, 0, class_bound(search, ASPECT_STATIC, number).bytes, 0);
-        *node = (Node){value, value < (double)INFINITY ? NODE_ROUGH : NODE_WITHOUT_ROOM};
-    }
+    (void)look_at(worker, level, plan, &ns, &bytes);
+    double flops = most_flops_per_token(search, worker, node->point);
+    node->bound = MAX(node->bound, objective_bound(search, plan, ns, held + bytes, flops));
+    return has_room(plan, is_layout, held + bytes) ? FOUND_BOUND : FOUND_NO_ROOM;
 }
 
-/* An open node looked at more closely; its bound does not fall. */
-static void bound_closely(Search *search, SweepWorker *worker, int64_t number)
-{
-    Node *node = &search->nodes[number];
-    int64_t leaf = 0;
-    g_autoptr(Plan) plan = next_plan(search, worker, number, &leaf);
-    g_assert(plan != NULL); /* one was found before */
-    if (!search_has_aspect(ASPECT_LAYERS, plan)) {
-        node->stage = NODE_LAYERS; /* each of its plans is bounded for itself */
-    } else if (!apply(search, number, plan, ASPECT_LAYERS, NODE_LAYERS) &&
-               (node->stage == NODE_OPERATORS || !apply(search, number, plan, ASPECT_OPERATORS, NODE_OPERATORS)) &&
-               look_at(search, worker, number, plan)) {
-        apply(search, number, plan, ASPECT_LAYERS, NODE_LAYERS);
-    }
-}
-
-/* ---- all nodes, roughly ---- */
+/* ---- what lives between steps ---- */
 
 static void *worker_new(void *data)
 {
@@ -235,27 +183,31 @@ static void worker_free(void *worker)
     sweep_worker_free(worker);
 }
 
-static void *bound_job(void *worker, int64_t job, void *data)
-{
-    bound_roughly(data, worker, job);
-    return NULL;
-}
-
-static gboolean bound_done(int64_t job, void *result, void *data)
-{
-    (void)job;
-    (void)result;
-    ((Search *)data)->n_done++;
-    return TRUE;
-}
-
-static gboolean stop_bounding(void *data)
+static void *static_job(void *worker, int64_t class, void *data)
 {
     Search *search = data;
-    const SearchOptions *options = search->options;
-    search->stopped = search->stopped ||
-                      options->stop("layouts bounded", search->n_done, search->space.nodes.n_combinations, options->data);
-    return search->stopped;
+    SweepWorker *own = worker;
+    int64_t *bytes = g_new0(int64_t, 1);
+    for (int64_t i = 0; i < MIN(search->space.others.n_combinations, TRIES_MAX); i++) {
+        g_autoptr(Plan) plan = sweep_point_plan(own, search_space_static_point(&search->space, class, i));
+        if (plan != NULL) {
+            *bytes = search_has_aspect(ASPECT_STATIC, plan) ? session_static_bytes(own->session, plan) : 0;
+            break;
+        }
+    }
+    return bytes;
+}
+
+static gboolean static_done(int64_t class, void *result, void *data)
+{
+    Search *search = data;
+    g_autofree int64_t *bytes = result;
+    int64_t point = search_space_static_point(&search->space, class, 0);
+    for (int level = 0; level < N_SEARCH_LEVELS; level++) {
+        int64_t *least = &search->least_bytes[level][search_space_static_class(&search->space, (SearchAspect)level, point)];
+        *least = MIN(*least, *bytes);
+    }
+    return TRUE;
 }
 
 static void discard(void *result)
@@ -263,18 +215,52 @@ static void discard(void *result)
     g_free(result);
 }
 
-static void bound_all(Search *search)
+/* Asks whether to stop. Call without the lock. */
+static gboolean asks_to_stop(void *data)
+{
+    Search *search = data;
+    g_mutex_lock(&search->lock);
+    const SearchNode *first = search_queue_first(&search->queue);
+    SearchProgress progress = {.is_started = search->is_started,
+                               .n_layouts = search_space_n_layouts(&search->space, ASPECT_ONCE) * search->space.fixed[ASPECT_ONCE].n_combinations,
+                               .n_bounds = search->n_bounds,
+                               .n_evaluated = search->n_evaluated,
+                               .best = search->best->len > 0 ? search->sign * g_array_index(search->best, SearchBest, 0).objective : (double)NAN,
+                               .bound = first != NULL && isfinite(first->bound) ? search->sign * first->bound : (double)NAN};
+    for (guint i = 0; i < search->queue.nodes->len; i++) {
+        const SearchNode *node = &g_array_index(search->queue.nodes, SearchNode, i);
+        progress.n_open += is_beaten(search, node->bound) ? 0 : search_space_n_layouts(&search->space, (SearchAspect)node->level);
+    }
+    progress.n_open = search->is_started ? progress.n_open : progress.n_layouts;
+    g_mutex_unlock(&search->lock);
+    gboolean stops = search->options->stop(&progress, search->options->data);
+    g_mutex_lock(&search->lock);
+    search->stopped = search->stopped || stops;
+    g_mutex_unlock(&search->lock);
+    return search->stopped;
+}
+
+static void look_at_statics(Search *search)
 {
     OrderedPool pool = {.n_threads = search->options->n_threads,
-                        .block = NODE_BLOCK,
+                        .block = STATIC_BLOCK,
                         .worker_new = worker_new,
                         .worker_free = worker_free,
-                        .work = bound_job,
-                        .consume = bound_done,
+                        .work = static_job,
+                        .consume = static_done,
                         .discard = discard,
-                        .stop = stop_bounding,
+                        .stop = asks_to_stop,
                         .data = search};
-    ordered_pool_run(&pool, search->space.nodes.n_combinations);
+    int64_t n_classes = search->space.statics.n_combinations;
+    gboolean is_few = n_classes <= STATICS_MAX;
+    for (int level = 0; level < N_SEARCH_LEVELS; level++) {
+        int64_t n = search->space.fixed_statics[level].n_combinations;
+        search->least_bytes[level] = g_new0(int64_t, n);
+        for (int64_t i = 0; is_few && i < n; i++) {
+            search->least_bytes[level][i] = G_MAXINT64;
+        }
+    }
+    ordered_pool_run(&pool, is_few ? n_classes : 0);
 }
 
 /* ---- open nodes, the best bound first ---- */
@@ -283,10 +269,10 @@ static void bound_all(Search *search)
  * Whether a plan's own bound, or its step, rules it out. A step is found sooner than what it holds; with a cache the whole plan
  * says what its layers keep, and the node's bound says little.
  */
-static gboolean is_leaf_beaten(Search *search, SweepWorker *worker, int64_t number, int64_t point)
+static gboolean is_leaf_beaten(Search *search, SweepWorker *worker, int64_t point)
 {
     g_autoptr(Plan) plan = sweep_point_plan(worker, point);
-    Bound bound = {.peak_bytes = class_bound(search, ASPECT_STATIC, number).bytes};
+    Bound bound = {0};
     if (plan == NULL) {
         return TRUE;
     }
@@ -298,19 +284,18 @@ static gboolean is_leaf_beaten(Search *search, SweepWorker *worker, int64_t numb
     }
     double flops = session_flops_per_token(worker->session, plan);
     double value = objective_bound(search, plan, bound.step_ns, bound.peak_bytes, flops);
-    return value >= (double)INFINITY || gives_up(search, value);
+    return !has_room(plan, TRUE, bound.peak_bytes) || gives_up(search, value);
 }
 
-/* Runs the plans of a node. FALSE: the search was stopped before the last. */
-static gboolean evaluate_node(Search *search, SweepWorker *worker, int64_t number)
+/* Runs the plans of a layout. FALSE: the search was stopped, or the rest ruled out, before the last. */
+static gboolean evaluate_layout(Search *search, SweepWorker *worker, const SearchNode *node)
 {
-    const Node *node = &search->nodes[number];
-    for (int64_t leaf = 0; leaf < search->space.leaves.n_combinations; leaf++) {
+    for (int64_t leaf = 0; leaf < search->space.open[ASPECT_LAYOUT].n_combinations; leaf++) {
         if (gives_up(search, node->bound)) {
             return FALSE;
         }
-        int64_t point = search_space_point(&search->space, number, leaf);
-        if (is_leaf_beaten(search, worker, number, point)) {
+        int64_t point = search_space_point(&search->space, ASPECT_LAYOUT, node->point, leaf);
+        if (is_leaf_beaten(search, worker, point)) {
             continue;
         }
         SweepOutcome outcome;
@@ -325,15 +310,36 @@ static gboolean evaluate_node(Search *search, SweepWorker *worker, int64_t numbe
     return TRUE;
 }
 
-/* Takes the open node with the best bound; FALSE when there is none that can hold one of the best. Call under the lock. */
-static gboolean take_node(Search *search, int64_t *ret_number)
+/* Puts what stands in a node's place. Call under the lock. */
+static void put_children(Search *search, const SearchNode *node)
 {
-    if (search->stopped || search->open.n == 0 || is_beaten(search, search->open.entries[0].key)) {
-        return FALSE;
+    SearchAspect level = (SearchAspect)node->level;
+    for (int64_t i = 0; i < search->space.children[level].n_combinations; i++) {
+        SearchNode child = {node->bound, search_space_child(&search->space, level, node->point, i), (guint8)(level + 1), FALSE};
+        search_queue_put(&search->queue, &child);
     }
-    *ret_number = search->open.entries[0].item;
-    index_heap_remove(&search->open, search->places, 0);
-    return TRUE;
+}
+
+/* A node's turn. Call under the lock, which is let go meanwhile. */
+static void work_on(Search *search, SweepWorker *worker, SearchNode *node)
+{
+    int64_t n_layouts = search_space_n_layouts(&search->space, (SearchAspect)node->level);
+    if (node->is_bounded && node->level < ASPECT_LAYOUT) {
+        put_children(search, node);
+        return;
+    }
+    g_mutex_unlock(&search->lock);
+    gboolean is_layout = node->is_bounded;
+    gboolean is_done = is_layout && evaluate_layout(search, worker, node);
+    Finding finding = is_layout ? FOUND_BOUND : bound_node(search, worker, node);
+    g_mutex_lock(&search->lock);
+    search->n_bounds += is_layout ? 0 : 1;
+    search->n_done += is_done ? n_layouts : 0;
+    search->n_invalid += finding == FOUND_NO_PLAN ? n_layouts : 0;
+    search->n_without_room += finding == FOUND_NO_ROOM ? n_layouts : 0;
+    if (!is_done && finding == FOUND_BOUND) {
+        search_queue_put(&search->queue, node);
+    }
 }
 
 static void work_through(gpointer data, gpointer user)
@@ -341,64 +347,63 @@ static void work_through(gpointer data, gpointer user)
     (void)data;
     Search *search = user;
     SweepWorker *worker = sweep_worker_new(search->sweep);
-    int64_t number;
     g_mutex_lock(&search->lock);
-    while (take_node(search, &number)) {
-        Node *node = &search->nodes[number];
-        g_mutex_unlock(&search->lock);
-        if (node->stage < NODE_LAYERS) {
-            bound_closely(search, worker, number);
-        } else if (evaluate_node(search, worker, number)) {
-            node->stage = NODE_DONE;
+    while (!search->stopped) {
+        const SearchNode *first = search_queue_first(&search->queue);
+        if (first != NULL && !is_beaten(search, first->bound)) {
+            SearchNode node = search_queue_take(&search->queue);
+            search->n_busy++;
+            work_on(search, worker, &node);
+            search->n_busy--;
+            g_cond_broadcast(&search->changed);
+        } else if (search->n_busy > 0) {
+            g_cond_wait_until(&search->changed, &search->lock, g_get_monotonic_time() + POLL_US);
+        } else {
+            break; /* nothing left, and nobody at work who may find more */
         }
-        g_mutex_lock(&search->lock);
-        if (node->stage >= NODE_ROUGH && node->stage < NODE_DONE) {
-            index_heap_add(&search->open, search->places, node->bound, (guint32)number);
-        }
-        search->n_done += node->stage == NODE_DONE || node->stage == NODE_WITHOUT_ROOM;
     }
     search->n_working--;
-    g_cond_signal(&search->idle);
+    g_cond_broadcast(&search->changed);
     g_mutex_unlock(&search->lock);
     sweep_worker_free(worker);
 }
 
 /* Asks now and then whether to stop, until all threads have nothing left to do. */
-static void await_end(Search *search, int64_t n_open)
+static void await_end(Search *search)
 {
-    const SearchOptions *options = search->options;
+    gint64 asked_us = 0;
     g_mutex_lock(&search->lock);
     while (search->n_working > 0) {
-        int64_t n_done = search->n_done;
-        g_mutex_unlock(&search->lock);
-        gboolean stops = options->stop("layouts evaluated", n_done, n_open, options->data);
-        g_mutex_lock(&search->lock);
-        search->stopped = search->stopped || stops;
+        gint64 now = g_get_monotonic_time();
+        if (now - asked_us >= POLL_US) {
+            asked_us = now;
+            g_mutex_unlock(&search->lock);
+            (void)asks_to_stop(search);
+            g_mutex_lock(&search->lock);
+        }
         if (search->n_working > 0) {
-            g_cond_wait_until(&search->idle, &search->lock, g_get_monotonic_time() + POLL_US);
+            g_cond_wait_until(&search->changed, &search->lock, asked_us + POLL_US);
         }
     }
     g_mutex_unlock(&search->lock);
 }
 
-static void evaluate_open(Search *search)
+static void search_open(Search *search)
 {
-    const int64_t n_nodes = search->space.nodes.n_combinations;
-    search->places = g_new0(guint32, n_nodes);
-    for (int64_t i = 0; i < n_nodes; i++) {
-        if (search->nodes[i].stage >= NODE_ROUGH) {
-            index_heap_add(&search->open, search->places, search->nodes[i].bound, (guint32)i);
-        }
+    for (int64_t i = 0; i < search->space.fixed[ASPECT_ONCE].n_combinations; i++) {
+        SearchNode node = {-(double)INFINITY, search_space_node(&search->space, ASPECT_ONCE, i), ASPECT_ONCE, FALSE};
+        search_queue_put(&search->queue, &node);
     }
-    search->n_done = 0;
-    search->stopped = search->options->stop("layouts evaluated", 0, search->open.n, search->options->data);
-    int64_t n_open = search->open.n;
+    search->is_started = TRUE;
+    if (asks_to_stop(search)) {
+        return;
+    }
     search->n_working = (guint)search->options->n_threads;
     GThreadPool *threads = g_thread_pool_new(work_through, search, search->options->n_threads, TRUE, NULL);
     for (int i = 0; i < search->options->n_threads; i++) {
         g_thread_pool_push(threads, search, NULL); /* one long task for each thread */
     }
-    await_end(search, n_open);
+    await_end(search);
     g_thread_pool_free(threads, FALSE, TRUE);
 }
 
@@ -406,16 +411,20 @@ static void evaluate_open(Search *search)
 
 static void fill_result(Search *search, SearchResult *result)
 {
-    *result = (SearchResult){.n_nodes = search->space.nodes.n_combinations, .n_evaluated = search->n_evaluated};
-    result->best = g_array_ref(search->best);
-    result->is_proven = !search->stopped;
-    for (int64_t i = 0; i < result->n_nodes; i++) {
-        NodeStage stage = search->nodes[i].stage;
-        result->n_without_room += stage == NODE_WITHOUT_ROOM;
-        result->n_bounded += stage != NODE_EMPTY;
-        result->n_pruned += !search->stopped && stage >= NODE_ROUGH && stage < NODE_DONE;
+    const SearchNode *first = search_queue_first(&search->queue);
+    *result = (SearchResult){.n_invalid = search->n_invalid,
+                             .n_without_room = search->n_without_room,
+                             .n_bounds = search->n_bounds,
+                             .n_evaluated = search->n_evaluated,
+                             .is_proven = !search->stopped,
+                             .unvisited = (double)NAN};
+    result->n_layouts = search_space_n_layouts(&search->space, ASPECT_ONCE) * search->space.fixed[ASPECT_ONCE].n_combinations;
+    if (search->stopped && first != NULL && isfinite(first->bound)) {
+        result->unvisited = search->sign * first->bound;
+    } else if (!search->stopped) {
+        result->n_pruned = result->n_layouts - search->n_invalid - search->n_without_room - search->n_done;
     }
-    result->unvisited = search->open.n > 0 ? search->sign * search->open.entries[0].key : (double)NAN;
+    result->best = g_array_ref(search->best);
     for (guint i = 0; i < search->best->len; i++) {
         g_array_index(search->best, SearchBest, i).objective *= search->sign;
     }
@@ -428,21 +437,22 @@ void search_result_clear(SearchResult *result)
 
 static void run_all(Search *search, SearchResult *result)
 {
-    search->nodes = g_new0(Node, search->space.nodes.n_combinations);
-    for (int k = 0; k < N_SEARCH_ASPECTS; k++) {
-        search->classes[k] = g_new0(ClassBound, search->space.n_classes[k]);
-    }
-    bound_all(search);
+    search->best = g_array_new(FALSE, FALSE, sizeof(SearchBest));
+    g_mutex_init(&search->lock);
+    g_cond_init(&search->changed);
+    search_queue_init(&search->queue);
+    look_at_statics(search);
     if (!search->stopped) {
-        evaluate_open(search);
+        search_open(search);
     }
     fill_result(search, result);
-    for (int k = 0; k < N_SEARCH_ASPECTS; k++) {
-        g_free(search->classes[k]);
+    for (int level = 0; level < N_SEARCH_LEVELS; level++) {
+        g_free(search->least_bytes[level]);
     }
-    index_heap_clear(&search->open);
-    g_free(search->places);
-    g_free(search->nodes);
+    search_queue_clear(&search->queue);
+    g_cond_clear(&search->changed);
+    g_mutex_clear(&search->lock);
+    g_array_unref(search->best);
 }
 
 gboolean search_run(const Sweep *sweep, const SearchOptions *options, SearchResult *ret_result, GError **error)
@@ -453,19 +463,14 @@ gboolean search_run(const Sweep *sweep, const SearchOptions *options, SearchResu
     }
     search.sign = search.objective->maximize ? -1 : 1;
     search_space_init(&search.space, sweep);
-    gboolean ok = search.space.nodes.n_combinations <= NODES_MAX;
+    int64_t n_roots = search.space.fixed[ASPECT_ONCE].n_combinations;
+    gboolean ok = n_roots <= ROOTS_MAX;
     if (ok) {
-        search.best = g_array_new(FALSE, FALSE, sizeof(SearchBest));
-        g_mutex_init(&search.lock);
-        g_cond_init(&search.idle);
         run_all(&search, ret_result);
-        g_cond_clear(&search.idle);
-        g_mutex_clear(&search.lock);
-        g_array_unref(search.best);
     } else {
         g_set_error(error, MOESIM_ERROR, MOESIM_ERROR_INPUT,
-                    "%s: %" G_GINT64_FORMAT " combinations without those of the loss; a search takes at most %d", sweep->name,
-                    search.space.nodes.n_combinations, NODES_MAX);
+                    "%s: %" G_GINT64_FORMAT " combinations of what decides what a step computes; a search takes at most %d",
+                    sweep->name, n_roots, ROOTS_MAX);
     }
     search_space_clear(&search.space);
     return ok;
