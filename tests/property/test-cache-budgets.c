@@ -180,8 +180,13 @@ static void test_skewed_budgets(void **state)
         double held = (double)(i == 0 ? tiers->hbm_held_bytes : tiers->ddr_held_bytes);
         double even = (double)(i == 0 ? tiers->hbm_bytes : tiers->ddr_bytes), budget = i == 0 ? 12 * gib : 8 * gib;
         assert_true(result->fits && held <= budget && held > 0.85 * budget && held > 1.1 * even);
-        assert_true(i == 0 || (double)tiers->host_peak_bytes <= budget);
+        assert_true(tiers->host_peak_bytes <= tiers->ddr_held_bytes);
+        assert_true(i == 1 || result->at_peak[MEM_CACHE] <= tiers->hbm_held_bytes + 512 * tiers->entries); /* blocks */
+        assert_int_equal(result->warnings->len, 0);
     }
+    g_autoptr(Result) played = result_of("memory.recompute=selective memory.cache.policy=lru memory.cache.hbm_bytes=12GiB", rest);
+    assert_true((double)played->tiers->hbm_held_bytes > 12 * gib && played->warnings->len == 1);
+    assert_non_null(strstr(g_ptr_array_index(played->warnings, 0), "memory.cache.hbm_bytes 12 GiB is what a policy fills at even loads"));
 }
 
 /* More DDR than the host has is said, and is used no further. */

@@ -201,12 +201,3 @@ gboolean budget_trials_find(BudgetTrials *trials, int64_t seq_chunk, double *bes
     set_budgets(candidate_at(trials, *ret_found ? point : (BudgetPoint){0, 0}), ret_plan);
     return TRUE;
 }
-
-void budget_trials_held(BudgetTrials *trials, const Plan *plan, int64_t *ret_hbm_bytes, int64_t *ret_ddr_bytes)
-{
-    g_autofree guint8 *place = g_malloc0(trials->place_bytes);
-    Candidate candidate = {.hbm_budget = plan->cache_hbm_bytes, .ddr_budget = plan->cache_ddr_bytes, .place = place};
-    choose(trials, &candidate);
-    *ret_hbm_bytes = candidate.hbm_bytes;
-    *ret_ddr_bytes = candidate.ddr_bytes;
-}

@@ -26,6 +26,3 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(BudgetTrials, budget_trials_free)
  * budgets at even loads into ret_plan, a view of the plan. *ret_found FALSE: none does. FALSE: something failed.
  */
 gboolean budget_trials_find(BudgetTrials *trials, int64_t seq_chunk, double *best_s, Plan *ret_plan, gboolean *ret_found, GError **error);
-
-/* What a candidate holds on the rank that holds most: budgets of a view as above. */
-void budget_trials_held(BudgetTrials *trials, const Plan *plan, int64_t *ret_hbm_bytes, int64_t *ret_ddr_bytes);

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "hw/host-link.h"
+#include "workloads/run/groups.h"
+#include "workloads/run/run-cache.h"
 
 /* An entry that takes more where more rows are: `row` of the table; else -1. */
 typedef struct Need {
@@ -117,4 +119,22 @@ void cache_needs_of(CacheNeeds *needs, const guint8 *place, int64_t *ret_hbm_byt
     }
     *ret_hbm_bytes = n > 0 ? fixed[0] + most[0] : even[0];
     *ret_ddr_bytes = n > 0 && !needs->pooled ? fixed[1] + most[1] : even[1];
+}
+
+gboolean cache_held(RunCache *cache, const Plan *plan, int64_t *ret_hbm_bytes, int64_t *ret_ddr_bytes, GError **error)
+{
+    g_autoptr(GPtrArray) routings = run_groups_routings(cache, plan, error);
+    if (routings == NULL) {
+        return FALSE;
+    }
+    const ModelGraph *graphs = lower_cache_graphs(cache->lowered, plan);
+    const CacheStock *stock = lower_cache_stock(cache->lowered, plan, graphs);
+    const RetentionPlan *retention = lower_cache_retention(cache->lowered, plan, graphs);
+    g_autoptr(CacheNeeds) needs = cache_needs_new(plan, graphs, stock, routings);
+    g_autofree guint8 *place = g_new0(guint8, stock->items->len + 1);
+    for (guint k = 0; k < stock->items->len; k++) {
+        place[k] = retention->found[item_at(stock, k)->layer]->of_op[item_at(stock, k)->op];
+    }
+    cache_needs_of(needs, place, ret_hbm_bytes, ret_ddr_bytes);
+    return TRUE;
 }

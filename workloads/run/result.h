@@ -54,7 +54,7 @@ typedef struct ResultTiers {
     int64_t host_peak_bytes, host_capacity_bytes; /* pinned host memory per GPU; capacity 0 = unknown */
     int64_t host_mean_bytes;                 /* what counts against it: of the mean rank, where a super-node's DDR is one pool */
     int64_t hbm_budget_bytes, ddr_budget_bytes; /* of memory.cache, at even loads: what a cache that chooses found worth using */
-    int64_t hbm_held_bytes, ddr_held_bytes;     /* what entries take of them: of a cache that chooses, on the rank that holds most */
+    int64_t hbm_held_bytes, ddr_held_bytes;     /* what entries take of them on the rank that holds most */
     GPtrArray *kept;                         /* ResultKept */
 } ResultTiers;
 

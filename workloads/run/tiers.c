@@ -123,17 +123,6 @@ static int64_t counted_host_bytes(const Plan *plan, const ModelGraph *graphs, co
     return ledger_run(program, 0, &even, NULL) ? even.host_peak_bytes : worst;
 }
 
-/* Policies play at even loads, so that all ranks decide alike; a rank that gets more rows keeps more. The choice knows (trials.h). */
-static void warn_skewed(const Plan *plan, int64_t host_bytes, Result *result)
-{
-    if (plan->optimizer_offload || plan->cache_policy == CACHE_CHOICE || host_bytes <= plan->cache_ddr_bytes) {
-        return;
-    }
-    g_autofree char *held = quantity_format_bytes(host_bytes), *budget = quantity_format_bytes(plan->cache_ddr_bytes);
-    g_ptr_array_add(result->warnings, g_strdup_printf("memory.cache.ddr_bytes %s is what a policy fills at even loads: the rank with the most rows holds %s",
-                                                      budget, held));
-}
-
 void tiers_fill(RunCache *cache, const Plan *plan, const ModelGraph *graphs, const Routing *routing, const Ledger *ledger,
                 const StepTimes *times, Result *result)
 {
@@ -155,7 +144,6 @@ void tiers_fill(RunCache *cache, const Plan *plan, const ModelGraph *graphs, con
         tiers->policy = g_strdup(plan->cache_policy == CACHE_CHOICE ? "choice" : cache_policy((CachePolicyKind)plan->cache_policy)->id);
         fill_counts(&retention->counts, tiers);
         fill_kept(graphs, lower_cache_stock(cache->lowered, plan, graphs)->items, retention, tiers->kept);
-        warn_skewed(plan, host, result);
     }
     if (link.bytes > 0 && counted > link.bytes) {
         g_autofree char *needed = quantity_format_bytes(counted), *there = quantity_format_bytes(link.bytes);

@@ -6,6 +6,7 @@
 #include "sim/base/quantity.h"
 #include "workloads/lower/tier-cache.h"
 #include "workloads/run/budget-trials.h"
+#include "workloads/run/cache-needs.h"
 
 enum { FIT_ROUNDS = 8, LEAST_CHUNK = 256 };
 
@@ -116,26 +117,48 @@ static gboolean try_all(Trials *trials, BudgetTrials *budgets, GError **error)
     return ok;
 }
 
-/* What the budgets come to, and a word where the host has less than was given. */
-static void tell_budgets(Trials *trials, BudgetTrials *budgets, Result *result)
+static void warn(Result *result, const char *format, ...) G_GNUC_PRINTF(2, 3);
+static void warn(Result *result, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    g_ptr_array_add(result->warnings, g_strdup_vprintf(format, args));
+    va_end(args);
+}
+
+/* Policies fill budgets at even loads, so that all ranks decide alike: a rank that gets more rows keeps more. The choice knows. */
+static void warn_played(const char *field, int64_t budget, int64_t held, Result *result)
+{
+    if (held > budget) {
+        g_autofree char *given = quantity_format_bytes(budget), *most = quantity_format_bytes(held);
+        warn(result, "%s %s is what a policy fills at even loads: the rank with the most rows holds %s", field, given, most);
+    }
+}
+
+/* What the budgets come to, and a word where that is more than was given, or the host has less. */
+static gboolean tell_budgets(Trials *trials, Result *result, GError **error)
 {
     ResultTiers *tiers = result->tiers;
     const Plan *view = &trials->best, *plan = trials->plan;
     int64_t host = host_link_of(plan->cluster, plan->copies_yield).bytes;
-    tiers->hbm_budget_bytes = view->has_cache ? view->cache_hbm_bytes : 0;
-    tiers->ddr_budget_bytes = view->has_cache ? view->cache_ddr_bytes : 0;
     result->seq_chunk = view->seq_chunk;
-    tiers->hbm_held_bytes = tiers->hbm_bytes;
-    tiers->ddr_held_bytes = tiers->ddr_bytes;
-    if (budgets != NULL) {
-        budget_trials_held(budgets, view, &tiers->hbm_held_bytes, &tiers->ddr_held_bytes);
+    if (!view->has_cache) {
+        return TRUE;
     }
-    if (budgets != NULL && host > 0 && plan->cache_ddr_bytes > host) {
+    tiers->hbm_budget_bytes = view->cache_hbm_bytes;
+    tiers->ddr_budget_bytes = view->cache_ddr_bytes;
+    if (!cache_held(trials->cache, view, &tiers->hbm_held_bytes, &tiers->ddr_held_bytes, error)) {
+        return FALSE;
+    }
+    if (!chooses(plan)) {
+        warn_played("memory.cache.hbm_bytes", view->cache_hbm_bytes, tiers->hbm_held_bytes, result);
+        warn_played("memory.cache.ddr_bytes", view->cache_ddr_bytes, tiers->ddr_held_bytes, result);
+    } else if (host > 0 && plan->cache_ddr_bytes > host) {
         g_autofree char *given = quantity_format_bytes(plan->cache_ddr_bytes), *there = quantity_format_bytes(host);
-        g_ptr_array_add(result->warnings, g_strdup_printf("memory.cache.ddr_bytes %s is more than the %s of host memory per GPU that %s has: "
-                                                          "no more than that is used",
-                                                          given, there, plan->cluster->device->name));
+        warn(result, "memory.cache.ddr_bytes %s is more than the %s of host memory per GPU that %s has: no more than that is used", given,
+             there, plan->cluster->device->name);
     }
+    return TRUE;
 }
 
 Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *options, GError **error)
@@ -150,8 +173,8 @@ Result *run_plan_cached(RunCache *cache, const Plan *plan, const RunOptions *opt
         }
     }
     Result *result = run_settled(cache, &trials.best, options, error);
-    if (result != NULL) {
-        tell_budgets(&trials, budgets, result);
+    if (result != NULL && !tell_budgets(&trials, result, error)) {
+        g_clear_pointer(&result, result_free);
     }
     return result;
 }
