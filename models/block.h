@@ -25,6 +25,7 @@ typedef struct BlockOptions {
     int64_t ep_size;    /* > 1: dispatch and combine operators stand around the experts; 0 counts as 1 */
     gboolean eager[64]; /* by OpKind: priced as a chain of framework operators */
     int64_t fp8_align;  /* > 0: products of layers' weights whose sizes are multiples of it run in FP8; head and adapters do not */
+    gboolean fp8_codes; /* codes of weights outlive the products: no pass makes them */
     gboolean lora;      /* base frozen; adapters on the targets below */
     int64_t lora_rank;
     double lora_scale; /* alpha / rank; 0 = 1 */

@@ -12,7 +12,8 @@
  *
  * x by columns is made in the forward pass and kept in place of x: one byte and 1/32 an element. Whoever reads the same x keeps
  * codes of its own, and x itself stays as long as any other operator keeps it: FP8 saves memory or costs some, as it happens.
- * Codes of weights live as long as the products that read them: they are made in each pass, as gathered parameters are.
+ * Codes of weights live as long as the products that read them: they are made in each pass, as gathered parameters are, unless
+ * they are kept from step to step (Op.fp8_codes): then each weight has codes for both sides, made once when it has changed.
  *
  * Values: kernels compute in full precision and keep x where the codes would be; memory and time are those of FP8.
  */
@@ -26,7 +27,11 @@ enum { FP8_BLOCK = 128, FP8_ALIGN = 16 }; /* libraries take sizes in steps of 16
 typedef struct Fp8Product {
     int64_t m, n, k, n_weights;
     int64_t elem_bytes;
+    gboolean has_codes; /* of w, before the product */
 } Fp8Product;
+
+/* Codes of n_weights matrices [n, k] for one side, with their scales. */
+int64_t fp8_weight_bytes(int64_t n_weights, int64_t n, int64_t k);
 
 /* Codes of x by columns and their scales: auxiliary tensors 0 and 1, in the rows of x. */
 enum { FP8_AUX_CODES, FP8_AUX_SCALES };

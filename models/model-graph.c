@@ -60,6 +60,7 @@ static Graph *graph_seal(Graph *graph, const BlockOptions *options, gboolean is_
         Op *op = graph_op(graph, i);
         op->eager = options->eager[op->kind];
         op->fp8 = is_layer && options->fp8_align > 0 && takes_fp8(graph, op, options->fp8_align);
+        op->fp8_codes = op->fp8 && options->fp8_codes;
     }
     graph_finish(graph);
     return graph;

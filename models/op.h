@@ -53,6 +53,7 @@ struct Op {
     int n_inputs, n_outputs, n_params;
     guint32 detached;     /* inputs through which no gradient flows here, beside those of the class */
     gboolean fp8;         /* a product whose operands are FP8 codes (models/fp8.h) */
+    gboolean fp8_codes;   /* and those of its weight are there before it runs */
     gboolean eager;       /* priced as the chain of framework operators, not as one kernel */
     int chunk;            /* of tokens, from 1; 0 = none: its row spaces are the chunk's (graph.h) */
     const void *attr;     /* the class's own attributes (declared in models/ops/<op>.h), owned by the graph */

@@ -182,9 +182,10 @@ static void grouped_saved(const OpView *view, OpSaved *ret_saved)
     }
 }
 
-static Fp8Product grouped_product(const GroupedSize *s)
+static Fp8Product grouped_product(const OpView *view, const GroupedSize *s)
 {
-    return (Fp8Product){.m = s->m, .n = s->n, .k = s->k, .n_weights = s->local, .elem_bytes = s->b};
+    return (Fp8Product){.m = s->m, .n = s->n, .k = s->k, .n_weights = s->local, .elem_bytes = s->b,
+                        .has_codes = view->op->fp8_codes};
 }
 
 /* One product over all groups: m rows, n columns, inner k. Weights of experts without rows are not read. */
@@ -218,7 +219,7 @@ static void grouped_forward_cost(const OpView *view, OpCost *ret_cost)
 {
     GroupedSize s = grouped_size(view);
     *ret_cost = (OpCost){0};
-    Fp8Product product = grouped_product(&s);
+    Fp8Product product = grouped_product(view, &s);
     if (view->op->fp8) {
         fp8_forward_operands(ret_cost, &product, op_trains_param(view, 0));
     }
@@ -234,7 +235,7 @@ static void grouped_backward_cost(const OpView *view, OpCost *ret_cost)
     if (view->op->eager && op_has_backward(view)) {
         grouped_scale_cost(view, &s, ret_cost, s.m * s.n);
     }
-    Fp8Product product = grouped_product(&s);
+    Fp8Product product = grouped_product(view, &s);
     if (view->op->fp8) {
         fp8_backward_operands(ret_cost, &product, to_input, op_trains_param(view, 0));
     }

@@ -116,7 +116,7 @@ static Fp8Product linear_product(const OpView *view)
 {
     const GraphParam *weight = op_weight(view, 0);
     return (Fp8Product){.m = op_rows(view, op_in(view, 0)->rows), .n = weight->dims[0], .k = weight->dims[1], .n_weights = 1,
-                        .elem_bytes = op_in_elem_bytes(view, 0)};
+                        .elem_bytes = op_in_elem_bytes(view, 0), .has_codes = view->op->fp8_codes};
 }
 
 static Work *linear_gemm(const OpView *view, OpCost *cost, WorkLaw law, int64_t m, int64_t n, int64_t k)

@@ -67,6 +67,11 @@ static inline void random_state_words(uint64_t seed, gboolean plain, GString *wo
         gboolean deals = strstr(words->str, "zero1") != NULL && strstr(words->str, "offload=true") == NULL && random_below(seed, 44, 2) == 0;
         g_string_append(words, deals ? " optimizer.sharding=layer_wise" : "");
     }
+    gboolean is_whole = strstr(words->str, "=zero1") != NULL || (!plain && strstr(words->str, "sharding=none") != NULL);
+    if (is_whole && strstr(words->str, "gemm=fp8") != NULL && random_below(seed, 45, 3) > 0) {
+        gboolean primary = strstr(words->str, "master_weights=true") != NULL && random_below(seed, 45, 3) == 1;
+        g_string_append_printf(words, " precision.fp8_weights=%s", primary ? "primary" : "cached");
+    }
     static const char *const moments[] = {"", "", " optimizer.moments=bf16", " optimizer.moments=int8"};
     g_string_append(words, moments[random_below(seed, 25, 4)]);
 }

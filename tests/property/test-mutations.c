@@ -325,6 +325,11 @@ static const struct {
      "\"gpus_per_node\": 2}, \"precision\": {\"parameters\": \"bf16\"}, \"optimizer\": {\"kind\": \"muon\", \"offload\": true, "
      "\"master_weights\": true}, \"workload\": {\"seq_len\": 3}}",
      5},
+    /* FP8 codes that are all there is of the weights beside the optimizer's copies */
+    {"{\"model\": {\"config\": \"mixtral-8x7b\", \"overrides\": {\"num_hidden_layers\": 1}}, \"cluster\": {\"preset\": \"h200-sxm\", "
+     "\"gpus_per_node\": 4}, \"parallel\": {\"ep\": 2, \"sharding\": \"zero1\"}, \"precision\": {\"parameters\": \"bf16\", \"gemm\": \"fp8\", "
+     "\"fp8_weights\": \"primary\"}, \"optimizer\": {\"master_weights\": true}, \"workload\": {\"seq_len\": 3}}",
+     7},
     /* results of operators that a cache moves, gives up and copies again */
     {"{\"model\": {\"config\": \"llama-3.1-8b\", \"overrides\": {\"num_hidden_layers\": 3}}, \"cluster\": {\"preset\": \"h200-sxm\", "
     "\"gpus_per_node\": 2}, \"memory\": {\"recompute\": \"selective\", \"cache\": {\"hbm_bytes\": 0, \"ddr_bytes\": 2000000, \"window\": 1, "

@@ -87,6 +87,8 @@ static const Small smalls[] = {
      "{\"num_hidden_layers\": 2, \"vocab_size\": 1}}, \"workload\": {\"mode\": \"lora\", \"seq_len\": 1}, \"moe\": {\"capacity_factor\": 1, "
      "\"aux_loss_coeff\": 0.02}, \"memory\": {\"recompute\": \"selective\", \"cache\": {\"ddr_bytes\": 6166}}, \"optimizer\": "
      "{\"kind\": \"muon\", \"offload\": true}}"},
+    {"slots padded to the loads that were drawn, not to those of the router, and counted for the biases",
+     ONE_LAYER("1", "minimax-m2", "}}, ") "\"workload\": {\"seq_len\": 2}, \"moe\": {\"pad_to_capacity\": true, \"balance\": \"quantile\"}}"},
     {"whole gradients joined",
      ONE_LAYER(
          "1", "llama-3.1-8b",

@@ -115,6 +115,11 @@ static const PlanCase refused[] = {
     {BASE "loss.seq_chunk=-1", "loss.seq_chunk", "-1"},
     {BASE "memory.recompute=selective memory.cache.ddr_bytes=1GiB memory.cache.window=1000", "memory.cache.window", "at most 47 make sense"},
     {"model.config=llama-3.1-8b cluster.preset=a100-sxm-80 precision.gemm=fp8", "precision.gemm", "no fp8 peak in its descriptor"},
+    {BASE "precision.fp8_weights=cached", "precision.fp8_weights", "unless precision.gemm is \"fp8\""},
+    {BASE "precision.gemm=fp8 precision.fp8_weights=kept", "precision.fp8_weights", "cached"},
+    {BASE "precision.gemm=fp8 precision.fp8_weights=cached", "precision.fp8_weights", "set parallel.sharding to \"zero1\" or \"none\""},
+    {BASE "precision.gemm=fp8 precision.fp8_weights=primary parallel.sharding=zero1 precision.parameters=bf16", "precision.fp8_weights",
+     "set optimizer.master_weights to true"},
     {BASE "paralel.ep=2", "paralel", "parallel"},
 };
 

@@ -1,5 +1,7 @@
 #include "workloads/lower/fsdp.h"
 
+#include "models/fp8.h"
+
 #include "workloads/lower/body.h"
 
 FsdpGroup *fsdp_group_new(const Plan *plan, GroupKind mesh)
@@ -67,6 +69,7 @@ void fsdp_group_add(FsdpGroup *group, const Plan *plan, const Graph *graph, Para
         group->numel += fsdp_local_numel(plan, param);
         group->shard_numel += shard;
         group->padded_numel += shard * group->n_shards;
+        group->gather_bytes += dtype_bytes(fsdp_whole_bytes(plan, &entry) > 0 ? plan->compute : DTYPE_FP8, shard * group->n_shards);
         if (fsdp_has_grad(param)) {
             group->n_trainable++;
             copy_in_add(&group->copy_in, dtype_bytes(plan->reduce, shard));
@@ -84,7 +87,7 @@ void fsdp_group_price(FsdpGroup *group, const Plan *plan)
     CollGroup ranks = cluster_group(cluster, 0, expert ? plan->ep : 1, group->n_shards);
     CollGroup replicas = cluster_group(cluster, 0, plan->dp_shard * plan->cp, plan->dp_replicate);
     if (group->n_shards > 1) {
-        group->gather = coll_price(cluster, COLL_all_gather, &ranks, dtype_bytes(plan->compute, group->padded_numel));
+        group->gather = coll_price(cluster, COLL_all_gather, &ranks, group->gather_bytes);
         group->reduce = coll_price(cluster, COLL_reduce_scatter, &ranks, dtype_bytes(plan->reduce, group->trainable_padded_numel));
     }
     if (group->n_shards < group->n_ranks) { /* no tensor is cut: whole gradients are summed */
@@ -96,9 +99,31 @@ void fsdp_group_price(FsdpGroup *group, const Plan *plan)
     }
 }
 
+gint32 fsdp_codes_buffer(const FsdpGroup *group, guint i)
+{
+    return (gint32)(FSDP_PARAMS + 2 * group->params->len + i);
+}
+
 int fsdp_group_buffers(const FsdpGroup *group)
 {
-    return FSDP_PARAMS + 2 * (int)group->params->len;
+    return FSDP_PARAMS + 3 * (int)group->params->len;
+}
+
+int64_t fsdp_code_bytes(const Plan *plan, const FsdpParam *entry)
+{
+    const GraphParam *param = graph_param(entry->graph, entry->param);
+    const Op *op = param->op >= 0 ? graph_op(entry->graph, param->op) : NULL;
+    if (op == NULL || !op->fp8_codes || op->params[0] != entry->param) {
+        return 0;
+    }
+    int64_t n = param->dims[param->n_dims - 2], k = param->dims[param->n_dims - 1];
+    return 2 * fp8_weight_bytes(fsdp_local_numel(plan, param) / (n * k), n, k);
+}
+
+int64_t fsdp_whole_bytes(const Plan *plan, const FsdpParam *entry)
+{
+    gboolean is_code = plan->fp8_weights == PLAN_FP8_PRIMARY && fsdp_code_bytes(plan, entry) > 0;
+    return is_code ? 0 : dtype_bytes(plan->parameters, fsdp_local_numel(plan, graph_param(entry->graph, entry->param)));
 }
 
 int fsdp_group_find(const FsdpGroup *group, const Graph *graph, int param)
@@ -417,15 +442,34 @@ void fsdp_reduce_resident(Emitter *emitter, const FsdpGroup *group, int arg)
     emit_record(emitter, STREAM_REDUCE, global_token(TOKEN_REDUCED));
 }
 
-void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token)
+/* Codes of the weights that the optimizer has changed: of whole weights, or, where shards were gathered as codes, of these for the other
+ * side. */
+static void renew_codes(Emitter *emitter, const FsdpGroup *group, int arg)
 {
     const Plan *plan = emitter->plan;
+    for (guint i = 0; i < group->params->len; i++) {
+        const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+        const GraphParam *param = graph_param(entry->graph, entry->param);
+        int64_t codes = fsdp_code_bytes(plan, entry), whole = dtype_bytes(plan->compute, fsdp_local_numel(plan, param));
+        gboolean came = group->n_shards > 1 && fsdp_whole_bytes(plan, entry) == 0;
+        if (codes > 0 && fsdp_has_grad(param)) {
+            emit_bytes(emitter, STREAM_COMPUTE, WORK_COPY, came ? codes / 2 : whole, came ? codes / 2 : codes, 1, LABEL_WEIGHT_CODES);
+            emit_value(emitter, STREAM_COMPUTE, VALUE_WEIGHT_CODES, (int)i);
+            emit_operand(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
+            emit_operand(emitter, (Place){arg, fsdp_codes_buffer(group, i)});
+        }
+    }
+}
+
+void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int arg_token)
+{
     Place flat = {arg, FSDP_FLAT};
     for (guint i = 0; group->n_shards == 1 && i < group->params->len; i++) {
         emit_value(emitter, STREAM_COMPUTE, VALUE_PARAM_CAST, (int)i); /* the optimizer has written them */
         emit_operand(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
     }
     if (group->n_shards == 1) {
+        renew_codes(emitter, group, arg);
         return;
     }
     emit_value(emitter, STREAM_COMPUTE, VALUE_SHARD_PLACE, -1);
@@ -433,7 +477,7 @@ void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int 
     emit_operand(emitter, flat);
     emit_record(emitter, STREAM_COMPUTE, global_token(TOKEN_CAST));
     emit_wait(emitter, STREAM_GATHER, global_token(TOKEN_CAST));
-    emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, dtype_bytes(plan->compute, group->padded_numel), &group->gather);
+    emit_collective(emitter, STREAM_GATHER, COLL_all_gather, group->mesh, group->gather_bytes, &group->gather);
     emit_operand(emitter, flat);
     emit_record(emitter, STREAM_GATHER, (Place){arg_token, 0});
     emit_wait(emitter, STREAM_COMPUTE, (Place){arg_token, 0});
@@ -442,6 +486,7 @@ void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int 
     for (guint i = 0; i < group->params->len; i++) {
         emit_operand(emitter, (Place){arg, FSDP_PARAMS + (gint32)i});
     }
+    renew_codes(emitter, group, arg);
 }
 
 void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, int last_reduce, gboolean first)

@@ -20,8 +20,11 @@
  * Plain groups (no gradient buffers, one rank) have views of the stored parameters, and each gradient stays where backward made
  * it until the optimizer has used it.
  *
+ * FP8 codes of weights that outlive a pass (precision.fp8_weights) are resident, too: buffers of their own, which products read, made
+ * anew when the optimizer has changed a weight. Where they are primary nothing else is stored of these weights.
+ *
  * Buffers of a group, from the base that a call argument gives: FSDP_FLAT…, then one per parameter, then one per gradient that
- * stays. One token each:
+ * stays, then one per parameter for codes. One token each:
  * its all-gather is done.
  */
 #pragma once
@@ -62,6 +65,7 @@ typedef struct FsdpGroup {
     int64_t trainable_numel;
     CopyInTable copy_in;  /* of the gradients */
     SimTime copy_in_ns;   /* host time that it takes */
+    int64_t gather_bytes;       /* that an all-gather brings */
     CollPrice gather, reduce, replica;
 } FsdpGroup;
 
@@ -85,6 +89,15 @@ gboolean fsdp_cuts_experts(const Plan *plan, const GraphParam *param);
 /* Whole elements of a parameter on this rank (after EP), and elements of its shard on the fullest rank. */
 int64_t fsdp_local_numel(const Plan *plan, const GraphParam *param);
 int64_t fsdp_shard_numel(const Plan *plan, const GraphParam *param);
+
+/* Bytes of a weight's FP8 codes, for both sides, where they outlive a pass; else 0. */
+int64_t fsdp_code_bytes(const Plan *plan, const FsdpParam *entry);
+
+/* What is stored of a parameter on this rank where it is whole: 0 where codes are all. */
+int64_t fsdp_whole_bytes(const Plan *plan, const FsdpParam *entry);
+
+/* The buffer of a parameter's codes. */
+gint32 fsdp_codes_buffer(const FsdpGroup *group, guint i);
 
 /* Number of buffers of a group. */
 int fsdp_group_buffers(const FsdpGroup *group);

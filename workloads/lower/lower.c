@@ -11,6 +11,7 @@ ModelGraph *lower_graphs(const Plan *plan)
     BlockOptions options = {.compute = plan->compute,
                             .ep_size = plan->ep,
                             .fp8_align = plan->fp8_align,
+                            .fp8_codes = plan->fp8_weights != PLAN_FP8_EACH_PASS,
                             .lora = plan->mode == PLAN_LORA,
                             .lora_rank = plan->lora_rank,
                             .lora_attention = plan->lora_attention,

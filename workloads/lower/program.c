@@ -8,6 +8,7 @@
 
 static const char *const label_names[N_LABELS - N_OPS] = {
     [LABEL_SHARD_CAST - N_OPS] = "FSDP shard cast",
+    [LABEL_WEIGHT_CODES - N_OPS] = "weights to FP8",
     [LABEL_COPY_OUT - N_OPS] = "FSDP copy-out",
     [LABEL_GRAD_COPY_IN - N_OPS] = "FSDP gradient copy-in",
     [LABEL_GRAD_ACCUMULATE - N_OPS] = "gradient accumulation",

@@ -81,6 +81,7 @@ typedef enum ValueAction {
     VALUE_MOMENTUM_OUT,
     VALUE_MASTER_IN,     /* ... and of its master copies, which VALUE_DESCEND names after its slices */
     VALUE_MASTER_OUT,
+    VALUE_WEIGHT_CODES,  /* parameter `op` of a group: its FP8 codes, which products read in its place */
     VALUE_DEAL_PLACE,    /* all dealt tensors of the mesh `op`: those that this rank has updated, in their places */
     VALUE_DEAL_TAKE,     /* the same once all ranks have theirs there: the others' become this rank's */
     VALUE_DEAL_GATHER,   /* no VALUE of its own but a COLLECTIVE: every owner's part to all */
@@ -125,6 +126,7 @@ typedef enum GroupKind {
 /* What an instruction is called in reports: an operator's kind, or one of these. */
 enum {
     LABEL_SHARD_CAST = N_OPS, /* FSDP copy-in: cast of the shard */
+    LABEL_WEIGHT_CODES,       /* FP8 codes of weights that have changed */
     LABEL_COPY_OUT,           /* FSDP copy-out of the gathered buffer */
     LABEL_GRAD_COPY_IN,       /* gradients into the reduce-scatter buffer */
     LABEL_GRAD_ACCUMULATE,    /* sum of gradients that meet in one tensor */

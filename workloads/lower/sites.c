@@ -252,11 +252,12 @@ static void add_static(Lowering *lowering, const FsdpGroup *group, int64_t n)
     const Plan *plan = lowering->plan;
     int64_t *bytes = lowering->program->static_bytes;
     int64_t *states = plan->optimizer_offload ? &lowering->program->host_static_bytes : &bytes[MEM_OPTIMIZER];
-    bytes[MEM_PARAMETERS] += n * dtype_bytes(plan->parameters, group->resident ? group->numel : group->shard_numel);
+    bytes[MEM_PARAMETERS] += group->resident ? 0 : n * dtype_bytes(plan->parameters, group->shard_numel);
     bytes[MEM_GRADIENTS] += group->resident ? n * dtype_bytes(plan->reduce, group->trainable_padded_numel) : 0;
     for (guint i = 0; i < group->params->len; i++) {
         const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
         const GraphParam *param = graph_param(entry->graph, entry->param);
+        bytes[MEM_PARAMETERS] += group->resident ? n * (fsdp_whole_bytes(plan, entry) + fsdp_code_bytes(plan, entry)) : 0;
         if (fsdp_has_grad(param) && !plan->layer_wise) {
             OptimPiece piece = lowering_optim_piece(plan, param);
             *states += n * optim_class(plan->optimizer == PLAN_MUON ? OPTIM_muon : OPTIM_adamw)->state_bytes(&piece, plan->moments);

@@ -350,6 +350,23 @@ static void check_sharding(Plan *plan, JsonObject *root)
     }
 }
 
+/* Codes that outlive a pass are of whole weights, which FSDP has no longer than that. */
+static void check_fp8_weights(Plan *plan, JsonObject *root)
+{
+    gboolean gathers = plan->sharding == PLAN_SHARDING_FSDP || plan->plain;
+    if (plan->fp8_weights == PLAN_FP8_EACH_PASS) {
+        return;
+    }
+    if (gathers) {
+        json_object_fail(root, "precision.fp8_weights",
+                         "\"%s\" keeps codes of whole weights, which this plan has only while a layer runs; set parallel.sharding to "
+                         "\"zero1\" or \"none\" (with gradient buffers)",
+                         plan->fp8_weights == PLAN_FP8_CACHED ? "cached" : "primary");
+    } else if (plan->fp8_weights == PLAN_FP8_PRIMARY && !plan->master_weights) {
+        json_object_fail(root, "precision.fp8_weights", "\"primary\" leaves no other copy for the optimizer to update; set optimizer.master_weights to true");
+    }
+}
+
 static void check_offload(Plan *plan, JsonObject *root)
 {
     gboolean copies = plan->cache_has_ddr || plan->offload_fraction > 0 || plan->optimizer_offload;
@@ -405,6 +422,7 @@ void plan_check(Plan *plan, JsonObject *root)
         check_routing(plan, root);
         check_moe(plan, root);
         check_sharding(plan, root);
+        check_fp8_weights(plan, root);
         check_offload(plan, root);
         check_ties(plan, root);
         check_lora(plan, root);

@@ -337,6 +337,7 @@ static void read_precision(Plan *plan, JsonObject *root)
     static const Dtype stored_types[] = {DTYPE_FP32, DTYPE_BF16};
     static const char *const computes[] = {"bf16"};
     static const char *const gemms[] = {"bf16", "fp8"};
+    static const char *const weights[] = {"each_pass", "cached", "primary"};
     JsonObject *object = json_object_child(root, "precision");
     plan->parameters = plan->mode == PLAN_LORA ? DTYPE_BF16 : DTYPE_FP32;
     plan->reduce = DTYPE_FP32;
@@ -350,6 +351,10 @@ static void read_precision(Plan *plan, JsonObject *root)
     gboolean fp8 = json_object_choice(object, "gemm", gemms, 2, 0) == 1;
     plan->gemm = fp8 ? DTYPE_FP8 : DTYPE_BF16;
     plan->fp8_align = fp8 ? FP8_ALIGN : 0;
+    plan->fp8_weights = (PlanFp8Weights)json_object_choice(object, "fp8_weights", weights, G_N_ELEMENTS(weights), PLAN_FP8_EACH_PASS);
+    if (plan->fp8_weights != PLAN_FP8_EACH_PASS && !fp8) {
+        json_object_fail(object, "fp8_weights", "has no effect unless precision.gemm is \"fp8\"");
+    }
     json_object_end(object);
 }
 

@@ -64,6 +64,9 @@ typedef struct PlanMoe {
     int64_t replace_every; /* steps between two placements by the loads since; 0 = never moved */
 } PlanMoe;
 
+/* Codes of weights are made in each pass; are kept beside the weights; or are all that there is beside the optimizer's copy. */
+typedef enum PlanFp8Weights { PLAN_FP8_EACH_PASS, PLAN_FP8_CACHED, PLAN_FP8_PRIMARY } PlanFp8Weights;
+
 typedef struct Plan {
     gint extra_refs; /* beside the first; see plan_ref() */
     const struct Plan *owner; /* of a copy that borrows all of it; else NULL */
@@ -117,6 +120,7 @@ typedef struct Plan {
     gboolean master_weights; /* an fp32 copy beside bf16 parameters, which the optimizer updates */
     Dtype moments;
     Dtype parameters, compute, reduce, gemm;
+    PlanFp8Weights fp8_weights; /* gemm fp8: how long codes of weights live */
     int64_t fp8_align;     /* gemm fp8: sizes that such products take are multiples of it; else 0 */
     gboolean eager[N_OPS]; /* by operator kind */
     int64_t image_tokens;

@@ -156,6 +156,19 @@ static void count_rows(Foot *foot, const Routing *routing, int64_t ep_rank)
     }
 }
 
+/* Whether codes of a parameter outlive a pass, and their bytes: for both sides one an element, and a scale for every 128 x 128. */
+static gboolean is_coded(const Plan *plan, const Graph *graph, int param)
+{
+    int reader = graph_param(graph, param)->op;
+    return plan->fp8_weights != PLAN_FP8_EACH_PASS && reader >= 0 && graph_op(graph, reader)->fp8 && graph_op(graph, reader)->params[0] == param;
+}
+
+static int64_t code_bytes(const GraphParam *param, int64_t local)
+{
+    int64_t rows = param->dims[param->n_dims - 2], cols = param->dims[param->n_dims - 1];
+    return 2 * (local + local / rows / cols * 4 * quantity_div_up(rows, 128) * quantity_div_up(cols, 128));
+}
+
 static int64_t static_of(const Foot *foot, const Graph *graph)
 {
     const Plan *plan = foot->plan;
@@ -168,7 +181,9 @@ static int64_t static_of(const Foot *foot, const Graph *graph)
         }
         int64_t shard = shard_numel(plan, param, &local);
         gboolean whole = plan->sharding != PLAN_SHARDING_FSDP;
-        bytes += dtype_bytes(plan->parameters, whole ? local : shard);
+        gboolean keeps = is_coded(plan, graph, (int)i);
+        bytes += keeps && plan->fp8_weights == PLAN_FP8_PRIMARY ? 0 : dtype_bytes(plan->parameters, whole ? local : shard);
+        bytes += keeps ? code_bytes(param, local) : 0;
         if (whole && param->trainable && param->op >= 0) {
             bytes += dtype_bytes(plan->reduce, shard * plan_n_shards(plan, param->split == PARAM_EXPERT));
         }

@@ -74,12 +74,26 @@ gboolean rank_check_busiest(const RankAt *ats, int64_t n, const int64_t *bytes, 
     return TRUE;
 }
 
+/* The group whose flat buffer the first operand is, or NULL. */
+static const ProgramSite *operand_site(const RankAt *at)
+{
+    Place place = program_operand(at->segment, at->instr, 0);
+    return place.arg != ARG_FRAME && place.idx == FSDP_FLAT ? program_site(at->rank->program, at->call->args[place.arg]) : NULL;
+}
+
 static gboolean all_gather(const RankAt *ats, int64_t n, GError **error)
 {
     Dtype dtype = ats->rank->world->plan->compute;
     g_autofree const Tensor **parts = g_new0(const Tensor *, n);
-    if (!members_values(ats, n, 0, TENSOR_F64, parts, error) || !check_bytes(ats, n, dtype, parts[0], error)) {
+    if (!members_values(ats, n, 0, TENSOR_F64, parts, error)) {
         return FALSE;
+    }
+    for (int64_t i = 0; i < n; i++) { /* codes of weights travel with a byte an element */
+        const ProgramSite *site = operand_site(&ats[i]);
+        int64_t bytes = site != NULL && site->group->resident ? site->group->gather_bytes : dtype_bytes(dtype, tensor_numel(parts[i]));
+        if (!rank_check_moved(&ats[i], n, bytes, error)) {
+            return FALSE;
+        }
     }
     int64_t numel = tensor_numel(parts[0]), chunk = numel / n;
     g_autoptr(Tensor) whole = tensor_new_2d(TENSOR_F64, 1, numel);

@@ -467,7 +467,9 @@ char *virtual_ranks_static_fault(const VirtualRanks *world, int64_t idx)
         params += group->resident ? 0 : dtype_bytes(plan->parameters, tensor_numel(rank->sites[s].shard));
         grads += group->resident ? rank->buffers[first + FSDP_REDUCE_IN].bytes : 0;
         for (guint i = 0; group->resident && i < group->params->len; i++) {
-            params += rank->buffers[first + FSDP_PARAMS + (gint32)i].bytes;
+            const FsdpParam *entry = &g_array_index(group->params, FsdpParam, i);
+            params += fsdp_whole_bytes(plan, entry) > 0 ? rank->buffers[first + FSDP_PARAMS + (gint32)i].bytes : 0;
+            params += rank->buffers[first + fsdp_codes_buffer(group, i)].bytes;
         }
         for (guint i = 0; i < group->params->len; i++) {
             const OptimState *state = &rank->sites[s].states[i];

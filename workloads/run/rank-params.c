@@ -58,9 +58,11 @@ static void check_resident(Tensor *whole, const Rank *rank, const ProgramSite *s
 {
     const GraphParam *info = param_at(site->group, (guint)param);
     const Tensor *held = rank->buffers[site->buffer + FSDP_PARAMS + param].value;
+    const Tensor *codes = rank->buffers[site->buffer + fsdp_codes_buffer(site->group, (guint)param)].value;
     double *values = (double *)whole->data + rank_slot_offset(rank, info);
     for (int64_t i = 0; site->group->resident && i < fsdp_local_numel(rank->world->plan, info); i++) {
-        gboolean differs = held == NULL || memcmp(&values[i], (const double *)held->data + i, sizeof *values) != 0;
+        gboolean differs = held == NULL || memcmp(&values[i], (const double *)held->data + i, sizeof *values) != 0 ||
+                           (codes != NULL && memcmp(&values[i], (const double *)codes->data + i, sizeof *values) != 0);
         values[i] = differs ? (double)NAN : values[i];
     }
 }

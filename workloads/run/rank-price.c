@@ -149,7 +149,7 @@ gboolean rank_check_price(const RankAt *at, GError **error)
         [VALUE_PARAM_CAST] = ONE,  [VALUE_COPY_OUT] = ONE,      [VALUE_UPDATE] = NONE,
         [VALUE_STATES_IN] = ONE,   [VALUE_STATES_OUT] = ONE,    [VALUE_MOMENTUM_IN] = ONE, [VALUE_MOMENTUM_OUT] = ONE,
         [VALUE_MASTER_IN] = ONE,   [VALUE_MASTER_OUT] = ONE,
-        [VALUE_DEAL_PLACE] = ONE,  [VALUE_DEAL_TAKE] = ONE,     [VALUE_DIRECTION] = ANY,   [VALUE_ORTHOGONALIZE] = ANY, [VALUE_DESCEND] = ANY,
+        [VALUE_WEIGHT_CODES] = ONE, [VALUE_DEAL_PLACE] = ONE,  [VALUE_DEAL_TAKE] = ONE,     [VALUE_DIRECTION] = ANY,   [VALUE_ORTHOGONALIZE] = ANY, [VALUE_DESCEND] = ANY,
     };
     RankPrice price = at->rank->price;
     at->rank->price = (RankPrice){.op = -1, .sync_op = -1};

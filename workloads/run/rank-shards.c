@@ -138,6 +138,10 @@ static void load_resident(Rank *rank, const ProgramSite *site, guint i, const Gr
     Tensor *value = local_new(plan, param);
     memcpy(value->data, local, (size_t)tensor_numel(value) * sizeof(double));
     make_resident(rank, site->buffer + FSDP_PARAMS + (gint32)i, value, dtype_bytes(plan->compute, tensor_numel(value)));
+    int64_t codes = fsdp_code_bytes(plan, &g_array_index(group->params, FsdpParam, i));
+    if (codes > 0) {
+        make_resident(rank, site->buffer + fsdp_codes_buffer(group, i), tensor_dup(value), codes);
+    }
     if (i == 0) {
         make_resident(rank, site->buffer + FSDP_FLAT, NULL, dtype_bytes(plan->compute, group->padded_numel));
         make_resident(rank, site->buffer + FSDP_REDUCE_IN, NULL, dtype_bytes(plan->reduce, group->trainable_padded_numel));
@@ -390,6 +394,19 @@ static gboolean update(const RankAt *at, GError **error)
     return TRUE;
 }
 
+/* Products read the value in the place of its codes. */
+static gboolean weight_codes(const RankAt *at, GError **error)
+{
+    RankSite *own;
+    const FsdpGroup *group = operand_group(at, 0, FSDP_PARAMS + at->instr->op, &own, error);
+    if (group == NULL || operand_group(at, 1, fsdp_codes_buffer(group, (guint)at->instr->op), &own, error) != group) {
+        return FALSE;
+    }
+    const FsdpParam *entry = &g_array_index(group->params, FsdpParam, (guint)at->instr->op);
+    const Tensor *value = rank_read(at, rank_operand(at, 0), error);
+    return value != NULL && rank_write_sized(at, rank_operand(at, 1), tensor_dup(value), DTYPE_FP8, fsdp_code_bytes(at->rank->world->plan, entry), error);
+}
+
 gboolean rank_shard_value(const RankAt *at, GError **error)
 {
     switch ((ValueAction)at->instr->action) {
@@ -405,6 +422,8 @@ gboolean rank_shard_value(const RankAt *at, GError **error)
         return grad_in(at, error);
     case VALUE_UPDATE:
         return update(at, error);
+    case VALUE_WEIGHT_CODES:
+        return weight_codes(at, error);
     case VALUE_FORWARD:
     case VALUE_BACKWARD:
     case VALUE_COPY:
@@ -437,7 +456,8 @@ RankBuffer *rank_param_buffer(const RankAt *at, int param)
         const ProgramSite *site = &g_array_index(program->sites, ProgramSite, s);
         int i = site->layer == at->call->layer ? fsdp_group_find(site->group, at->segment->graph, param) : -1;
         if (i >= 0) {
-            return &at->rank->buffers[site->buffer + FSDP_PARAMS + i];
+            gboolean coded = fsdp_code_bytes(at->rank->world->plan, &g_array_index(site->group->params, FsdpParam, i)) > 0;
+            return &at->rank->buffers[site->buffer + (coded ? fsdp_codes_buffer(site->group, (guint)i) : FSDP_PARAMS + i)];
         }
     }
     return NULL;

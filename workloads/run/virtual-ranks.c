@@ -183,6 +183,7 @@ static gboolean run_value(const RankAt *at, GError **error)
     case VALUE_COPY_OUT:
     case VALUE_GRAD_IN:
     case VALUE_UPDATE:
+    case VALUE_WEIGHT_CODES:
     default:
         return rank_shard_value(at, error);
     }
