@@ -124,7 +124,7 @@ static void append_recomputation(GString *out, const Result *result)
 }
 
 /* How much the host has to do, where the device waits for it. */
-static void append_host_work(GString *out, const Plan *plan, const Result *result)
+static void append_host_work(GString *out, const Result *result)
 {
     const double worth_it = 0.01;
     if (!(result->exposed_host_s > worth_it * result->step_time_s)) {
@@ -134,8 +134,11 @@ static void append_host_work(GString *out, const Plan *plan, const Result *resul
     g_string_append_printf(out, "  the host works %s to issue it", work);
     if (result->host_tables_s > worth_it * result->step_time_s) {
         g_autofree char *tables = text_seconds(result->host_tables_s);
-        g_string_append_printf(out, ", %s of that on tables for copy-ins of gradients%s", tables,
-                               plan->host_keeps_pages ? "" : "\n  (less with memory.host_keeps_pages)");
+        g_string_append_printf(out, ", %s of that on tables for copy-ins of gradients", tables);
+    }
+    if (result->host_pages_s > worth_it * result->step_time_s) {
+        g_autofree char *pages = text_seconds(result->host_pages_s);
+        g_string_append_printf(out, ",\n  %s on fresh pages of copy-ins' tables (none with memory.host_keeps_pages)", pages);
     }
     g_string_append_c(out, '\n');
 }
@@ -165,7 +168,7 @@ static void append_time(GString *out, const Plan *plan, const Result *result)
         g_string_append_printf(out, "  collectives slow each other down on shared links for %s\n", crowded);
     }
     append_recomputation(out, result);
-    append_host_work(out, plan, result);
+    append_host_work(out, result);
     append_utilisation(out, plan, result);
 }
 

@@ -216,8 +216,8 @@ $ printf '{"model": "qwen3-30b-a3b", "cluster": {"preset": "h200-sxm", "nodes": 
 
 $ mkdir -p models; cp $SRC/tests/reference/models/moe-64e-shared.json models; moesim host.json | grep -A1 -e "again:" -e works | head -3
 ~   backward computes * ms of kernels again: unpermute * ms, RoPE * ms and others
-~   the host works * ms to issue it, * ms of that on tables for copy-ins of gradients
-  (less with memory.host_keeps_pages)
+~   the host works * ms to issue it, * ms of that on tables for copy-ins of gradients,
+~   * ms on fresh pages of copy-ins' tables (none with memory.host_keeps_pages)
 ? 0
 
 $ sed 's/"selective"/"full", "host_keeps_pages": true/' host.json > keeps.json; moesim keeps.json | grep -A1 -e "again:" -e works | head -2
@@ -225,10 +225,11 @@ $ sed 's/"selective"/"full", "host_keeps_pages": true/' host.json > keeps.json; 
 ~   MFU*
 ? 0
 
-$ moesim keeps.json --json | grep -E '"(recompute|host|host_tables)_s"' | tr -d ' 0-9.,'
+$ moesim keeps.json --json | grep -E '"(recompute|host|host_tables|host_pages)_s"' | tr -d ' 0-9.,'
 "recompute_s":
 "host_s":
 "host_tables_s":
+"host_pages_s":
 ? 0
 
 $ sed 's/"selective"/"full", "host_keeps_pages": 1/' host.json > wrong.json; moesim wrong.json

@@ -489,6 +489,15 @@ void fsdp_renew_resident(Emitter *emitter, const FsdpGroup *group, int arg, int 
     renew_codes(emitter, group, arg);
 }
 
+static void emit_labelled_host(Emitter *emitter, SimTime ns, int label)
+{
+    if (ns > 0) {
+        Instr *work = emit(emitter, INSTR_HOST, STREAM_COMPUTE);
+        work->label = label;
+        work->host_ns = ns;
+    }
+}
+
 void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place *grads, int last_reduce, gboolean first)
 {
     const Plan *plan = emitter->plan;
@@ -507,11 +516,8 @@ void fsdp_reduce(Emitter *emitter, const FsdpGroup *group, int arg, const Place 
         return;
     }
     emit_host(emitter, emitter->device->fsdp_group_ns);
-    if (group->copy_in_ns > 0) {
-        Instr *table = emit(emitter, INSTR_HOST, STREAM_COMPUTE);
-        table->label = LABEL_GRAD_COPY_IN;
-        table->host_ns = group->copy_in_ns;
-    }
+    emit_labelled_host(emitter, group->copy_in_ns - group->fresh_ns, LABEL_GRAD_COPY_IN);
+    emit_labelled_host(emitter, group->fresh_ns, LABEL_GRAD_PAGES);
     if (last_reduce >= 0) {
         fsdp_release_reduce(emitter, last_reduce);
     }

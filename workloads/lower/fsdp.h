@@ -64,7 +64,8 @@ typedef struct FsdpGroup {
     int64_t trainable_padded_numel;
     int64_t trainable_numel;
     CopyInTable copy_in;  /* of the gradients */
-    SimTime copy_in_ns;   /* host time that it takes */
+    SimTime copy_in_ns;   /* host time that its table takes … */
+    SimTime fresh_ns;     /* … and of that, fresh pages */
     int64_t gather_bytes;       /* that an all-gather brings */
     CollPrice gather, reduce, replica;
 } FsdpGroup;

@@ -11,6 +11,7 @@ static const char *const label_names[N_LABELS - N_OPS] = {
     [LABEL_WEIGHT_CODES - N_OPS] = "weights to FP8",
     [LABEL_COPY_OUT - N_OPS] = "FSDP copy-out",
     [LABEL_GRAD_COPY_IN - N_OPS] = "FSDP gradient copy-in",
+    [LABEL_GRAD_PAGES - N_OPS] = "FSDP gradient copy-in, pages",
     [LABEL_GRAD_ACCUMULATE - N_OPS] = "gradient accumulation",
     [LABEL_SHARD_ACCUMULATE - N_OPS] = "gradient shard update",
     [LABEL_LAYER_LOSS - N_OPS] = "losses of layers",

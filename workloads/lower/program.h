@@ -128,7 +128,8 @@ enum {
     LABEL_SHARD_CAST = N_OPS, /* FSDP copy-in: cast of the shard */
     LABEL_WEIGHT_CODES,       /* FP8 codes of weights that have changed */
     LABEL_COPY_OUT,           /* FSDP copy-out of the gathered buffer */
-    LABEL_GRAD_COPY_IN,       /* gradients into the reduce-scatter buffer */
+    LABEL_GRAD_COPY_IN,       /* gradients into the reduce-scatter buffer; of the host: the table for that … */
+    LABEL_GRAD_PAGES,         /* … and of it, fresh pages */
     LABEL_GRAD_ACCUMULATE,    /* sum of gradients that meet in one tensor */
     LABEL_SHARD_ACCUMULATE,   /* gradient shards: cast, and sum over micro-batches */
     LABEL_LAYER_LOSS,         /* sums of losses of layers, their first gradients, and counts that such a loss needs */

@@ -91,6 +91,7 @@ static void price_copy_ins(Lowering *lowering)
         FsdpGroup *group = g_ptr_array_index(groups, i);
         int64_t fresh = plan->host_keeps_pages ? 0 : copy_in_fresh_bytes(&group->copy_in, largest);
         group->copy_in_ns = copy_in_host_ns(plan->cluster->device, &group->copy_in, fresh);
+        group->fresh_ns = group->copy_in_ns - copy_in_host_ns(plan->cluster->device, &group->copy_in, 0);
     }
 }
 

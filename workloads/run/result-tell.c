@@ -81,6 +81,7 @@ static void tell_time(const Teller *to, const char *key, const Result *result)
         number(to, "recompute_s", result->recompute_s);
         number(to, "host_s", result->host_s);
         number(to, "host_tables_s", result->host_tables_s);
+        number(to, "host_pages_s", result->host_pages_s);
         if (result->matrix_max_over_mean > 0) {
             number(to, "matrix_max_over_mean", result->matrix_max_over_mean);
         }

@@ -91,7 +91,8 @@ typedef struct Result {
     double matrix_max_over_mean; /* Muon: products of the rank that owns the costliest matrices over the mean rank's; 0 = no Muon */
     double forward_s, backward_s, optimizer_s, exposed_comm_s, bubble_s, exposed_host_s, crowded_s;
     double recompute_s;          /* device time of what backward computes again */
-    double host_s, host_tables_s; /* what the host works to issue a step; of that, on tables that copy-ins of gradients read */
+    double host_s;                /* what the host works to issue a step */
+    double host_tables_s, host_pages_s; /* of that, to fill tables that copy-ins of gradients read, and on fresh pages of these */
     GPtrArray *operators;   /* ResultOperator, most time first */
     GPtrArray *collectives; /* ResultCollective */
     int64_t peak_memory_bytes, reserved_memory_bytes, static_memory_bytes, after_forward_memory_bytes;

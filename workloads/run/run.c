@@ -179,6 +179,7 @@ static void fill_times(const Run *run, Result *result)
     result->crowded_s = seconds(times->crowded_ns);
     result->host_s = seconds(times->host_ns);
     result->host_tables_s = seconds(times->table_ns);
+    result->host_pages_s = seconds(times->pages_ns);
     for (int i = 0; i < N_EVIDENCES; i++) {
         all += (double)times->evidence_ns[i];
     }

@@ -72,6 +72,7 @@ void step_count_segment(const Segment *segment, const ProgramClock *clock, Segme
         host_ns += (double)instr->host_ns;
         ret_counts->host_ns += instr->host_ns;
         ret_counts->table_ns += instr->kind == INSTR_HOST && instr->label == LABEL_GRAD_COPY_IN ? instr->host_ns : 0;
+        ret_counts->pages_ns += instr->kind == INSTR_HOST && instr->label == LABEL_GRAD_PAGES ? instr->host_ns : 0;
         if (instr->kind == INSTR_COMPUTE || instr->kind == INSTR_COLLECTIVE) {
             count_instr(instr, clock, &dense, ret_counts);
             device_ns += (double)program_instr_ns(clock, instr);
@@ -115,6 +116,7 @@ static void add_counts(const SegmentCounts *counts, int64_t n, StepTimes *times)
     times->recomputed_flops += (double)n * counts->recomputed_flops;
     times->host_ns += n * counts->host_ns;
     times->table_ns += n * counts->table_ns;
+    times->pages_ns += n * counts->pages_ns;
 }
 
 /* ---- runs ---- */
@@ -147,6 +149,7 @@ static void add_segment(const SegmentCounts *counts, int64_t n, Dense *dense, Se
     sum->recomputed_flops += (double)n * counts->recomputed_flops;
     sum->host_ns += n * counts->host_ns;
     sum->table_ns += n * counts->table_ns;
+    sum->pages_ns += n * counts->pages_ns;
     if (counts->longest_ns > sum->longest_ns) {
         sum->longest_ns = counts->longest_ns;
         sum->longest_label = counts->longest_label;

@@ -102,7 +102,7 @@ typedef struct SegmentCounts {
     guint n_labels, n_colls;
     SimTime evidence_ns[N_EVIDENCES];
     double recomputed_flops;
-    SimTime host_ns, table_ns; /* of all instructions; of that, tables of copy-ins */
+    SimTime host_ns, table_ns, pages_ns; /* of all instructions; of that, tables of copy-ins and their fresh pages */
     double most;        /* the largest of its sums of device times, host times (both 16-fold), bytes and launches */
     SimTime longest_ns; /* of its instructions; G_MAXINT64: past what can be counted */
     gint32 longest_label;

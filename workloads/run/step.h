@@ -21,7 +21,8 @@ typedef struct StepTimes {
     SimTime crowded_ns;           /* links of the network slow collectives of the observed class down */
     SimTime busy_ns[N_LABELS];    /* observed class: time of kernels by label, collectives included */
     SimTime recomputed_ns[N_LABELS]; /* of that, in recomputation */
-    SimTime host_ns, table_ns;    /* what its host works to issue the step; of that, on tables that copy-ins of gradients read */
+    SimTime host_ns;              /* what its host works to issue the step */
+    SimTime table_ns, pages_ns;   /* of that, to fill tables that copy-ins of gradients read, and on fresh pages of these */
     int64_t launches[N_LABELS];
     double flops[N_LABELS];
     int64_t moved_bytes[N_LABELS]; /* copies between HBM and DDR, by label */
