@@ -150,7 +150,8 @@ static gboolean tell_budgets(Trials *trials, Result *result, GError **error)
     if (!cache_held(trials->cache, view, &tiers->hbm_held_bytes, &tiers->ddr_held_bytes, error)) {
         return FALSE;
     }
-    if (!chooses(plan)) {
+    if (!chooses(plan)) { /* whose entries come and go: more may have been there before the end of the forward pass */
+        tiers->ddr_held_bytes = MAX(tiers->ddr_held_bytes, plan->optimizer_offload ? 0 : tiers->host_peak_bytes);
         warn_played("memory.cache.hbm_bytes", view->cache_hbm_bytes, tiers->hbm_held_bytes, result);
         warn_played("memory.cache.ddr_bytes", view->cache_ddr_bytes, tiers->ddr_held_bytes, result);
     } else if (host > 0 && plan->cache_ddr_bytes > host) {
