@@ -57,6 +57,7 @@ static gboolean sample_groups(RunGroups *groups, GError **error)
 GPtrArray *run_groups_routings(RunCache *cache, const Plan *plan, GError **error)
 {
     RunGroups groups = {.cache = cache, .plan = plan, .n_all = plan->dp_replicate * plan->efsdp};
+    groups.n_sampled = n_sampled(plan, groups.n_all);
     if (!routing_is_needed(plan)) {
         return run_routings_new();
     }
