@@ -160,8 +160,10 @@ static Finding bound_node(Search *search, SweepWorker *worker, SearchNode *node)
         return is_all ? FOUND_NO_PLAN : FOUND_BOUND;
     }
     gboolean is_layout = level == ASPECT_LAYOUT;
-    int64_t held = is_layout && search_has_aspect(ASPECT_STATIC, plan) ? session_static_bytes(worker->session, plan)
-                                                                       : search->least_bytes[level][search_space_static_class(&search->space, level, node->point)];
+    int64_t held = search->least_bytes[level][search_space_static_class(&search->space, level, node->point)];
+    if (held == 0 && is_layout && search_has_aspect(ASPECT_STATIC, plan)) { /* too many classes, or none of it was found valid */
+        held = session_static_bytes(worker->session, plan);
+    }
     if (!has_room(plan, is_layout, held)) {
         return FOUND_NO_ROOM; /* a look would be in vain */
     }
