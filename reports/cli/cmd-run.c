@@ -50,6 +50,7 @@ static gboolean run(const CommandCall *call, GError **error)
         const Plan settled = trials_settle(plan, result);
         result->largest_seq_chunk = chunk_bound_tokens(&settled);
     }
+    advice_warn_cache(result, plan);
     if (!result->fits) {
         advise(result, call->words[0]);
     }

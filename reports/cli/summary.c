@@ -325,10 +325,10 @@ static void append_tiers(GString *out, const Plan *plan, const ResultTiers *tier
     append_budgets(out, plan, tiers);
     g_autofree char *saved = text_seconds(tiers->saved_s), *again = text_seconds(tiers->recomputed_s);
     g_string_append_printf(out,
-                           "  cache (%s): of %" G_GINT64_FORMAT " results %" G_GINT64_FORMAT " in HBM, %" G_GINT64_FORMAT " in DDR, %" G_GINT64_FORMAT
+                           "  cache (%s): of %" G_GINT64_FORMAT " results of a micro-batch %" G_GINT64_FORMAT " in HBM, %" G_GINT64_FORMAT " in DDR, %" G_GINT64_FORMAT
                            " not; evicted %" G_GINT64_FORMAT "\n",
                            tiers->policy, tiers->entries, tiers->hbm_hits, tiers->ddr_hits, tiers->misses, tiers->evictions);
-    g_string_append_printf(out, "  recomputation saved %s, left %s; one more GiB would save %.1f ms in HBM, %.1f ms in DDR\n", saved, again,
+    g_string_append_printf(out, "  recomputation saved %s a step, left %s; one more GiB would save %.1f ms a step in HBM, %.1f ms in DDR\n", saved, again,
                            1e3 * tiers->next_hbm_gib_s, 1e3 * tiers->next_ddr_gib_s);
     append_kept(out, tiers);
 }

@@ -163,6 +163,13 @@ $ moesim budget.json | grep -c 'memory.cache.hbm_bytes "fit": '
 1
 ? 0
 
+# A cache that is slower than no recomputation says so, and which budget was given.
+$ sed 's/"recompute": "selective"/"recompute": "selective", "cache": {"hbm_bytes": "32 GiB"}/; s/"qwen3-30b-a3b"/{"config": "qwen3-30b-a3b", "overrides": {"num_hidden_layers": 8}}/' $SRC/workloads/presets/qwen3-30b-8.json > slower.json; moesim slower.json --json | grep -c -e 'without memory.cache fits and is faster' -e '"hbm_budget_bytes": 34359738368'; moesim slower.json | grep -e 'a micro-batch' -e 'a step in HBM'
+2
+~   cache (choice): of * results of a micro-batch * in HBM, 0 in DDR, * not; evicted 0
+~   recomputation saved * a step, left *; one more GiB would save 0.0 ms a step in HBM, 0.0 ms in DDR
+? 0
+
 # A cache that chooses takes no more of a budget than there is room for.
 $ sed 's/lru/choice/' budget.json > choice.json; moesim choice.json | grep -e fits -e 'budgets used'
 ~ Memory      * of * GiB: fits

@@ -252,6 +252,39 @@ static void test_fit_chunk(void **state)
     }
 }
 
+/* The report names the budgets of the plan, or what was found, whatever trials went by; seconds are of a step, entries of a micro-batch. */
+static void test_report(void **state)
+{
+    static const char rest[] = "model.config=qwen3-30b-a3b cluster.preset=h200-sxm cluster.gpus_per_node=8 parallel.ep=8 "
+                               "workload.routing.kind=zipf workload.routing.exponent=0.5";
+    static const struct {
+        const char *cache;
+        int64_t hbm_bytes, ddr_bytes; /* -1: found */
+    } rows[] = {
+        {"hbm_bytes=45MiB", 45 << 20, 0},
+        {"hbm_bytes=900GiB", (int64_t)900 << 30, 0},
+        {"hbm_bytes=1GiB memory.cache.ddr_bytes=4GiB", (int64_t)1 << 30, (int64_t)4 << 30},
+        {"hbm_bytes=2GiB memory.cache.policy=belady", (int64_t)2 << 30, 0},
+        {"hbm_bytes=fit", -1, 0},
+        {"hbm_bytes=fit memory.cache.policy=cost_benefit", -1, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autofree char *once = g_strconcat("memory.recompute=selective workload.global_batch=8 memory.cache.", rows[i].cache, NULL);
+        g_autofree char *thrice = g_strconcat("memory.recompute=selective workload.global_batch=24 memory.cache.", rows[i].cache, NULL);
+        g_autoptr(Result) one = result_of(once, rest), three = result_of(thrice, rest);
+        const ResultTiers *tiers = one->tiers;
+        assert_true(rows[i].hbm_bytes < 0 ? tiers->hbm_budget_bytes > 0 : tiers->hbm_budget_bytes == rows[i].hbm_bytes);
+        check_int(tiers->ddr_budget_bytes, rows[i].ddr_bytes);
+        if (three->tiers->hbm_hits == tiers->hbm_hits && three->tiers->ddr_hits == tiers->ddr_hits) { /* the same is kept */
+            check_int(three->tiers->entries, tiers->entries);
+            check_close(three->tiers->saved_s, 3 * tiers->saved_s, 1e-12);
+            check_close(three->tiers->recomputed_s, 3 * tiers->recomputed_s, 1e-12);
+        }
+        check_close(three->tiers->saved_s + three->tiers->recomputed_s, 3 * (tiers->saved_s + tiers->recomputed_s), 1e-9);
+    }
+}
+
 /* Where all of a super-node's DDR is one pool, ranks with hot experts take what others leave; elsewhere each has its own. */
 static void test_pooled(void **state)
 {
@@ -289,7 +322,7 @@ int main(void)
         cmocka_unit_test(test_k3_gain),    cmocka_unit_test(test_yielding),       cmocka_unit_test(test_expert_gathers),
         cmocka_unit_test(test_monotone),   cmocka_unit_test(test_skewed_budgets), cmocka_unit_test(test_beyond_host),
         cmocka_unit_test(test_fit),        cmocka_unit_test(test_fit_chunk),      cmocka_unit_test(test_close),
-        cmocka_unit_test(test_pooled),
+        cmocka_unit_test(test_pooled),     cmocka_unit_test(test_report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

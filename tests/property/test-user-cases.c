@@ -369,6 +369,61 @@ static void test_selective_warning(void **state)
     assert_true(cached->step_time_s < selective->step_time_s);
 }
 
+/* A cache that is slower than recomputing nothing is said, where that fits; elsewhere nothing is. */
+static void test_cache_warning(void **state)
+{
+    static const struct {
+        const char *plan;
+        gboolean warns;
+    } rows[] = {
+        {"cluster.preset=h200-sxm memory.cache.hbm_bytes=\"fit\"", TRUE},
+        {"cluster.preset=h200-sxm memory.cache.hbm_bytes=900GiB", TRUE},
+        {"cluster.preset=h200-sxm memory.cache.hbm_bytes=1GiB", TRUE},
+        {"cluster.preset=h100-sxm memory.cache.hbm_bytes=\"fit\"", FALSE}, /* none does not fit */
+        {"cluster.preset=h200-sxm", FALSE},                                /* has a warning of its own */
+    };
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *fields = g_strconcat("model.config=qwen3-30b-a3b cluster.nodes=1 cluster.gpus_per_node=8 parallel.ep=8 "
+                                              "workload.global_batch=64 loss.seq_chunk=2048 memory.recompute=selective ",
+                                              rows[i].plan, NULL);
+        g_autoptr(Plan) plan = plan_of_words(fields, &error);
+        check_no_error(error);
+        g_autoptr(Result) result = run_plan(plan, NULL, &error);
+        check_no_error(error);
+        guint before = result->warnings->len;
+        advice_warn_cache(result, plan);
+        check_int(result->warnings->len, before + (rows[i].warns ? 1 : 0));
+        if (rows[i].warns) {
+            check_contains(g_ptr_array_index(result->warnings, before), "memory.recompute \"none\" without memory.cache fits and is faster");
+        }
+    }
+}
+
+/* An offload that moves nothing is said, whatever of it is the reason. */
+static void test_offload_warning(void **state)
+{
+    static const struct {
+        const char *offload;
+        gboolean warns;
+    } rows[] = {
+        {"memory.offload_fraction=1e-12", TRUE},
+        {"memory.offload_fraction=1 memory.offload_min_bytes=900GiB", TRUE},
+        {"memory.offload_fraction=1e-12 optimizer.offload=true", TRUE}, /* whose copies are others */
+        {"memory.offload_fraction=0.5", FALSE},
+        {"optimizer.offload=true", FALSE},
+    };
+    (void)state;
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autoptr(Result) result = predict("model.config=qwen3-30b-a3b cluster.preset=h200-sxm cluster.gpus_per_node=8 parallel.ep=8", rows[i].offload);
+        check_int(result->warnings->len, rows[i].warns ? 1 : 0);
+        if (rows[i].warns) {
+            check_contains(g_ptr_array_index(result->warnings, 0), "moves nothing");
+        }
+    }
+}
+
 /* FP8 sold as half of BF16: it is faster, and in memory a little less or a little more. */
 static void test_fp8(void **state)
 {
@@ -405,6 +460,8 @@ int main(void)
         cmocka_unit_test(test_offload_link),
         cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_selective_warning),
+        cmocka_unit_test(test_cache_warning),
+        cmocka_unit_test(test_offload_warning),
         cmocka_unit_test(test_parts_make_the_whole),
         cmocka_unit_test(test_static_bytes),
         cmocka_unit_test(test_memory_responds),

@@ -195,8 +195,11 @@ static void check_interleaved(const Plan *plan, JsonObject *root)
               "\"none\"";
     } else if (plan->recompute == PLAN_RECOMPUTE_FULL) {
         why = "does not hide the exchanges that a full recomputation makes again; set memory.recompute to \"none\" or \"selective\"";
-    } else if (plan->has_cache || plan->offload_fraction > 0) {
-        why = "has no places for copies between HBM and DDR yet; leave memory.cache and memory.offload_fraction out";
+    } else if (plan->cache_has_ddr || plan->offload_fraction > 0) {
+        why = "has no places for copies between HBM and DDR yet; leave memory.cache.ddr_bytes and memory.offload_fraction out";
+    } else if (plan->has_cache) {
+        why = "holds results of two micro-batches at a time, and the budgets of memory.cache are filled with those of one; leave "
+              "memory.cache out";
     } else if (plan->recompute == PLAN_RECOMPUTE_SELECTIVE && moe->aux_loss_scope == BALANCE_GLOBAL_BATCH && moe->aux_loss_coeff > 0) {
         why = "counts the next micro-batch before a recomputation asks for the counts so far; set moe.aux_loss_scope to \"micro_batch\" or "
               "memory.recompute to \"none\"";

@@ -34,6 +34,10 @@ void plan_read_flags(JsonObject *object, const char *key, const char *const *nam
                              near != NULL ? "; did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "");
             return;
         }
+        if (ret_flags[found]) {
+            json_object_fail(object, key, "names \"%s\" twice; leave one out", text);
+            return;
+        }
         ret_flags[found] = TRUE;
     }
 }

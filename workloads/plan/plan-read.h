@@ -16,7 +16,7 @@ char *plan_read_path(const char *base_dir, const char *path);
 void plan_refuse_number(JsonObject *object, const char *key, double neutral);
 void plan_refuse_choice(JsonObject *object, const char *key, const char *const *names, int n_names);
 
-/* Reads a list of names, or one name, into flags; without the key these stay. */
+/* Reads a list of names, or one name, into flags; without the key these stay. A name that is none, or there twice, is refused. */
 void plan_read_flags(JsonObject *object, const char *key, const char *const *names, int n_names, gboolean *ret_flags);
 
 /* Whether a field says "fit" and no number. Another word is a mistake; what: what would be right. */

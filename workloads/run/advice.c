@@ -5,6 +5,7 @@
 #include "sim/base/json-read.h"
 #include "workloads/cases.h"
 #include "workloads/run/run.h"
+#include "workloads/run/trials.h"
 
 /* Changes by a value of their own, the gentlest first. Those marked cost time alone and are also tried together. */
 static const struct {
@@ -36,6 +37,9 @@ static const struct {
 
 enum { TRIES_MAX = 3 };
 
+/* Of the step: less is no reason to change a plan. */
+static const double WORTH_SAYING_FRAC = 1e-3;
+
 typedef struct Search {
     Result *result;
     json_t *plan;
@@ -60,12 +64,16 @@ static gboolean set(json_t *plan, const char *path, json_t *value)
     return cases_set(plan, path, value, NULL);
 }
 
+static double needed_gib(const Result *result)
+{
+    return (double)(result->peak_memory_bytes + result->non_framework_bytes) / (1024.0 * 1024 * 1024);
+}
+
 static void tell(const Search *search, const char *change, const Result *changed)
 {
-    double needed = (double)(changed->peak_memory_bytes + changed->non_framework_bytes);
     double rate = changed->tokens_per_s_per_gpu / search->result->tokens_per_s_per_gpu;
     g_ptr_array_add(search->result->advice, g_strdup_printf("%s: %.2f GiB, %.2f x the tokens/s per GPU", change,
-                                                            needed / (1024.0 * 1024 * 1024), rate));
+                                                            needed_gib(changed), rate));
 }
 
 /* Whether the changed plan fits; says so if it does. */
@@ -171,6 +179,21 @@ static gboolean try_numbers(const Search *search, json_t *base, const char *with
         found = try_number(search, base, with, i) || found;
     }
     return found;
+}
+
+void advice_warn_cache(Result *result, const Plan *plan)
+{
+    if (!plan->has_cache || !result->fits) {
+        return;
+    }
+    const Plan settled = trials_settle(plan, result), view = trials_recomputing(&settled, PLAN_RECOMPUTE_NONE);
+    g_autoptr(Result) none = run_plan(&view, NULL, NULL);
+    if (none != NULL && none->fits && none->step_time_s < (1 - WORTH_SAYING_FRAC) * result->step_time_s) {
+        g_ptr_array_add(result->warnings,
+                        g_strdup_printf("memory.recompute \"none\" without memory.cache fits and is faster: %.4f s a step in %.2f GiB, against "
+                                        "%.4f s in %.2f GiB",
+                                        none->step_time_s, needed_gib(none), result->step_time_s, needed_gib(result)));
+    }
 }
 
 void advice_find(Result *result, json_t *plan, const char *name, const char *base_dir)

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "workloads/plan/plan.h"
 #include "workloads/run/result.h"
 
 /*
@@ -13,3 +14,9 @@
  * as some ten predictions.
  */
 void advice_find(Result *result, json_t *plan, const char *name, const char *base_dir);
+
+/*
+ * Warns where a plan with memory.cache fits, but would be faster with memory.recompute "none", which fits, too. result: of a run of
+ * the plan. Takes as long as one prediction.
+ */
+void advice_warn_cache(Result *result, const Plan *plan);

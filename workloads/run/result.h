@@ -42,7 +42,7 @@ typedef struct ResultKept {
     int64_t hbm_layers, ddr_layers, recomputed_layers;
 } ResultKept;
 
-/* Tiers of memory: caches of results, and what moves between HBM and DDR. Counts are of one micro-batch. */
+/* Tiers of memory: caches of results, and what moves between HBM and DDR. Counts and sizes of entries are of one micro-batch, seconds of a step. */
 typedef struct ResultTiers {
     char *policy; /* of memory.cache, or NULL */
     int64_t entries, hbm_hits, ddr_hits, misses, evictions;
@@ -53,7 +53,8 @@ typedef struct ResultTiers {
     double stall_s;                          /* copies running while the device neither computes nor communicates */
     int64_t host_peak_bytes, host_capacity_bytes; /* pinned host memory per GPU; capacity 0 = unknown */
     int64_t host_mean_bytes;                 /* what counts against it: of the mean rank, where a super-node's DDR is one pool */
-    int64_t hbm_budget_bytes, ddr_budget_bytes; /* of memory.cache, at even loads: what a cache that chooses found worth using */
+    int64_t hbm_budget_bytes, ddr_budget_bytes; /* of memory.cache; with hbm_bytes "fit" what was found: with policy "choice" what is held */
+    int64_t hbm_tried_bytes, ddr_tried_bytes;   /* at even loads, of the trial that was best: no part of the report */
     int64_t hbm_held_bytes, ddr_held_bytes;     /* what entries take of them on the rank that holds most */
     GPtrArray *kept;                         /* ResultKept */
 } ResultTiers;

@@ -44,8 +44,10 @@ static void fill_kept(const ModelGraph *graphs, const GArray *items, const Reten
     g_ptr_array_sort(kept, by_benefit);
 }
 
-static void fill_counts(const CacheCounts *counts, ResultTiers *tiers)
+/* Every micro-batch of a step fares alike: seconds are of all of them. */
+static void fill_counts(const CacheCounts *counts, int64_t n_micro_batches, ResultTiers *tiers)
 {
+    const double n = (double)n_micro_batches;
     tiers->entries = counts->n_entries;
     tiers->hbm_hits = counts->hbm_hits;
     tiers->ddr_hits = counts->ddr_hits;
@@ -55,10 +57,10 @@ static void fill_counts(const CacheCounts *counts, ResultTiers *tiers)
     tiers->miss_bytes = counts->miss_bytes;
     tiers->hbm_bytes = counts->hbm_bytes;
     tiers->ddr_bytes = counts->ddr_bytes;
-    tiers->saved_s = counts->saved_s;
-    tiers->recomputed_s = counts->recomputed_s;
-    tiers->next_hbm_gib_s = counts->next_hbm_gib_s;
-    tiers->next_ddr_gib_s = counts->next_ddr_gib_s;
+    tiers->saved_s = n * counts->saved_s;
+    tiers->recomputed_s = n * counts->recomputed_s;
+    tiers->next_hbm_gib_s = n * counts->next_hbm_gib_s;
+    tiers->next_ddr_gib_s = n * counts->next_ddr_gib_s;
 }
 
 static KeptBytes layer_kept_bytes(const Plan *plan, const Graph *graph, const RowCounts *rows)
@@ -109,6 +111,17 @@ static void warn_selective(RunCache *cache, const Plan *plan, const ModelGraph *
     }
 }
 
+/* A fraction so small, or tensors so large, that it is the plan without it. */
+static void warn_unmoved(RunCache *cache, const Plan *plan, const ModelGraph *graphs, Result *result)
+{
+    if (plan->offload_fraction > 0 && !lower_cache_retention(cache->lowered, plan, graphs)->has_ddr) {
+        g_autofree char *least = quantity_format_bytes(plan->offload_min_bytes);
+        g_ptr_array_add(result->warnings, g_strdup_printf("memory.offload_fraction %g moves nothing: one in every 1/fraction saved tensors of "
+                                                          "memory.offload_min_bytes (%s) or more moves, and there are fewer",
+                                                          plan->offload_fraction, least));
+    }
+}
+
 /*
  * What counts of pinned host memory. Where all of a super-node's DDR serves every GPU of it, that is the mean over ranks: bytes go
  * with rows, so it is what a rank with even loads has.
@@ -129,6 +142,7 @@ void tiers_fill(RunCache *cache, const Plan *plan, const ModelGraph *graphs, con
     HostLink link = host_link_of(plan->cluster, plan->copies_yield);
     int64_t host = ledger->host_peak_bytes, counted = counted_host_bytes(plan, graphs, routing, &link, host);
     warn_selective(cache, plan, graphs, routing, result);
+    warn_unmoved(cache, plan, graphs, result);
     if (!plan->has_cache && host == 0) {
         return;
     }
@@ -142,7 +156,7 @@ void tiers_fill(RunCache *cache, const Plan *plan, const ModelGraph *graphs, con
     if (plan->has_cache) {
         const RetentionPlan *retention = lower_cache_retention(cache->lowered, plan, graphs);
         tiers->policy = g_strdup(plan->cache_policy == CACHE_CHOICE ? "choice" : cache_policy((CachePolicyKind)plan->cache_policy)->id);
-        fill_counts(&retention->counts, tiers);
+        fill_counts(&retention->counts, plan->n_micro_batches, tiers);
         fill_kept(graphs, lower_cache_stock(cache->lowered, plan, graphs)->items, retention, tiers->kept);
     }
     if (link.bytes > 0 && counted > link.bytes) {

@@ -44,8 +44,8 @@ static Plan closed(const Plan *plan)
 Plan trials_settle(const Plan *plan, const Result *found)
 {
     Plan view = closed(plan);
-    view.cache_hbm_bytes = found->tiers->hbm_budget_bytes;
-    view.cache_ddr_bytes = found->tiers->ddr_budget_bytes;
+    view.cache_hbm_bytes = found->tiers->hbm_tried_bytes;
+    view.cache_ddr_bytes = found->tiers->ddr_tried_bytes;
     view.seq_chunk = found->seq_chunk;
     return view;
 }
@@ -145,11 +145,14 @@ static gboolean tell_budgets(Trials *trials, Result *result, GError **error)
     if (!view->has_cache) {
         return TRUE;
     }
-    tiers->hbm_budget_bytes = view->cache_hbm_bytes;
-    tiers->ddr_budget_bytes = view->cache_ddr_bytes;
+    tiers->hbm_tried_bytes = view->cache_hbm_bytes;
+    tiers->ddr_tried_bytes = view->cache_ddr_bytes;
     if (!cache_held(trials->cache, view, &tiers->hbm_held_bytes, &tiers->ddr_held_bytes, error)) {
         return FALSE;
     }
+    int64_t found = chooses(plan) ? tiers->hbm_held_bytes : view->cache_hbm_bytes;
+    tiers->hbm_budget_bytes = plan->cache_fits ? found : plan->cache_hbm_bytes;
+    tiers->ddr_budget_bytes = plan->cache_ddr_bytes;
     if (!chooses(plan)) { /* whose entries come and go: more may have been there before the end of the forward pass */
         tiers->ddr_held_bytes = MAX(tiers->ddr_held_bytes, plan->optimizer_offload ? 0 : tiers->host_peak_bytes);
         warn_played("memory.cache.hbm_bytes", view->cache_hbm_bytes, tiers->hbm_held_bytes, result);
@@ -189,8 +192,8 @@ gboolean trials_close(Plan *plan, GError **error)
     if (found == NULL) {
         return FALSE;
     }
-    plan->cache_hbm_bytes = found->tiers->hbm_budget_bytes;
-    plan->cache_ddr_bytes = found->tiers->ddr_budget_bytes;
+    plan->cache_hbm_bytes = found->tiers->hbm_tried_bytes;
+    plan->cache_ddr_bytes = found->tiers->ddr_tried_bytes;
     plan->seq_chunk = found->seq_chunk;
     plan->cache_fits = plan->seq_chunk_fits = FALSE;
     return TRUE;
