@@ -263,6 +263,10 @@ $ echo '{"base": "plan.json", "presets": "layuot"}' > x.json; moesim sweep x.jso
 ! ~ moesim: x.json:1:*: presets: "layuot" is none of *; did you mean "layout"?
 ? 2
 
+$ echo '{"base": "plan.json", "presets": ["loss-chunks", "loss-chunks"]}' > x.json; moesim sweep x.json
+! ~ moesim: x.json:1:*: presets: "loss-chunks" does not suit this sweep: *is swept twice; keep one of them
+? 2
+
 $ echo '{"base": "plan.json", "grids": {"parallel.ep": [1, 2]}}' > x.json; moesim sweep x.json
 ! ~ moesim: x.json:1:*: grids: unknown; did you mean "grid"?
 ? 2

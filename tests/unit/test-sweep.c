@@ -260,7 +260,7 @@ static void test_wrong(void **state)
     } cases[] = {
         {", \"grid\": {\"parallel.epp\": [1]}", "s.json:1:129: grid.parallel.epp: parallel.epp: plans have no field \"epp\"; did you mean \"ep\"?"},
         {", \"grid\": {\"parallel\": [{}], \"parallel.ep\": [1]}", "parallel.ep and parallel set the same field"},
-        {", \"grid\": {\"parallel.ep\": [1]}, \"linked\": [{\"parallel.ep\": [1]}]", "set the same field"},
+        {", \"grid\": {\"parallel.ep\": [1]}, \"linked\": [{\"parallel.ep\": [1]}]", "parallel.ep is swept twice"},
         {", \"grid\": {\"model.hidden\": [1]}", "model.overrides"},
         {", \"linked\": [{}]", "names no field"},
         {", \"linked\": {}", "linked"},

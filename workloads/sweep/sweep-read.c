@@ -78,7 +78,9 @@ static void add_field(Reader *reader, JsonObject *object, const char *path, guin
         size_t a = strlen(path), b = strlen(other);
         gboolean inside = strncmp(path, other, MIN(a, b)) == 0 && (a == b || (a < b ? other[a] : path[b]) == '.');
         gboolean model_by_name = (strcmp(path, "model") == 0 || strcmp(other, "model") == 0) && a != b;
-        if (inside && !model_by_name) {
+        if (a == b && inside) {
+            json_object_fail(object, path, "%s is swept twice; keep one of them", path);
+        } else if (inside && !model_by_name) {
             json_object_fail(object, path, "%s and %s set the same field; keep one of them", path, other);
         }
     }
@@ -300,7 +302,7 @@ static void read_preset(Reader *reader, JsonObject *root, const char *name)
         (void)json_object_close(preset, FALSE, &error);
     }
     if (error != NULL) {
-        json_object_fail(root, "presets", "\"%s\" does not suit this base: %s", name, error->message);
+        json_object_fail(root, "presets", "\"%s\" does not suit this sweep: %s", name, error->message);
         g_error_free(error);
     }
 }
